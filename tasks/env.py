@@ -1,0 +1,590 @@
+"""A task as data, and the environment that a simulator makes of it.
+
+The order of a step, and why:
+1. the action becomes joint targets; the simulator steps and refreshes its state;
+2. commands advance, so that rewards compare the new state with what was asked for this moment;
+3. rewards, terminations and metrics;
+4. commands whose time is over are drawn anew and pushes are given: they belong to the future;
+5. observations of all rows: for rows whose episode goes on, these are obs and final_obs alike;
+6. rows whose episode ended are reset and observed again: obs differs from final_obs there alone.
+   final_obs comes first because a reset overwrites what it is made of.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from robo_rl import api
+from robo_rl.tasks.backends.sim import Sim, require
+from robo_rl.tasks.robots.robot import Robot
+from robo_rl.tasks.terms.commands import CommandCfg, CommandState, Range, uniform
+from robo_rl.tasks.terms.rotations import about_z, from_euler
+from robo_rl.tasks.terms.term import Observation, Reward, Signs, Term
+from robo_rl.tasks.terms.view import CONTACT_N, Layout, View
+
+_NOT_IN_TOML = {"toml": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Randomise:
+    """How environments differ from the robot's MJCF and from one another. The range (0, 0) of an
+    addition, or (1, 1) of a factor, leaves a field as it is."""
+
+    friction: Range = (0.4, 1.25)
+    """Sliding friction of the feet on the ground."""
+    base_mass: Range = (-1.0, 2.0)
+    """Added to the base [kg]."""
+    base_com: Range = (-0.03, 0.03)
+    """Added to each coordinate of the base's centre of mass [m]."""
+    ee_mass: Range = (0.0, 0.0)
+    """Added at the end-effector [kg]."""
+    kp: Range = (0.9, 1.1)
+    """Factor on each joint's stiffness."""
+    kd: Range = (0.9, 1.1)
+    """Factor on each joint's damping gain."""
+    delay: Range = (0.0, 0.01)
+    """Between a target and its effect [s], in whole physics steps."""
+    joint_pos: Range = (-0.1, 0.1)
+    """Added to each joint's default position at a reset [rad]."""
+    base_vel: Range = (-0.2, 0.2)
+    """Each component of the base's velocity at a reset [m/s, rad/s]."""
+    push: Range = (-0.5, 0.5)
+    """Added to each horizontal component of the base's velocity by a push [m/s]."""
+    push_turn: Range = (-0.3, 0.3)
+    """Added to each component of its angular velocity by a push [rad/s]."""
+    push_every_s: Range = (5.0, 10.0)
+    """Between two pushes [s]."""
+    noise: float = 1.0
+    """Factor on the noise of all observations."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, tuple) and value[0] > value[1]:
+                raise ValueError(f"{f.name} is {value}; the lower bound comes first")
+
+
+NOMINAL = Randomise(
+    friction=(1.0, 1.0),
+    base_mass=(0.0, 0.0),
+    base_com=(0.0, 0.0),
+    ee_mass=(0.0, 0.0),
+    kp=(1.0, 1.0),
+    kd=(1.0, 1.0),
+    delay=(0.0, 0.0),
+    joint_pos=(0.0, 0.0),
+    base_vel=(0.0, 0.0),
+    push=(0.0, 0.0),
+    push_turn=(0.0, 0.0),
+    noise=0.0,
+)
+"""Every environment as the MJCF says, without noise or pushes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCfg:
+    """A task: tables of terms by name. A reward's group is a value head of the critic."""
+
+    name: str
+    """In the registry."""
+    score: str
+    """The metric by which a policy is judged; with a leading minus where less is better."""
+    robot: Robot = field(metadata=_NOT_IN_TOML)
+    commands: Mapping[str, CommandCfg]
+    """In the order in which they are drawn: a later one may look at an earlier one's values."""
+    observations: Mapping[str, Mapping[str, Observation]]
+    """By group: actor, and critic for what only a simulator knows."""
+    rewards: Mapping[str, Mapping[str, Reward]]
+    """By group."""
+    terminations: Mapping[str, Term]
+    metrics: Mapping[str, Term]
+    history: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Steps that an observation group stacks, by group; 1 where none is given."""
+    randomise: Randomise = Randomise()
+    head_of_limb: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The reward group that owns a limb's actions, by limb; for per-limb advantages."""
+    action_reference: Literal["default", "current"] = "default"
+    """What a joint target is relative to: the default position or the position now."""
+    episode_length_s: float = 20.0
+    step_s: float = 0.02
+    """Control period [s]."""
+    physics_s: float = 0.005
+    """Time step of the simulation [s], a divisor of step_s."""
+    num_threads: int = 0
+    """Of the simulator; 0 for one per core."""
+    train: Mapping[str, Any] = field(default_factory=dict[str, Any], metadata=_NOT_IN_TOML)
+    """Settings of a training that differ from the learner's own, as in a configuration file."""
+
+    def __post_init__(self) -> None:
+        substeps = self.step_s / self.physics_s
+        if self.physics_s <= 0.0 or substeps < 1.0 or abs(substeps - round(substeps)) > 1e-6:
+            raise ValueError(
+                f"step_s is {self.step_s} and physics_s {self.physics_s}; the first must be a "
+                f"whole number of times the second"
+            )
+        if self.episode_length_s < self.step_s:
+            raise ValueError(
+                f"episode_length_s is {self.episode_length_s}; an episode has at least one step "
+                f"of {self.step_s} s"
+            )
+        require(list(self.history), list(self.observations), "observation group", self.name)
+        require(list(self.head_of_limb.values()), list(self.rewards), "reward group", self.name)
+        require(list(self.head_of_limb), list(self.robot.limbs), "limb", self.robot.name)
+
+    def build(self, *, num_envs: int, device: str = "cpu", seed: int = 0) -> "SimEnv":
+        """Its environments, reset."""
+        if device != "cpu":
+            raise ValueError(f"device is {device!r}; this simulator runs on 'cpu' only")
+        if num_envs < 1:
+            raise ValueError(f"num_envs is {num_envs}; there must be at least one environment")
+        from robo_rl.tasks.backends.mujoco_batch import MujocoSim
+
+        sim = MujocoSim(
+            self.robot,
+            num_envs=num_envs,
+            step_s=self.step_s,
+            physics_s=self.physics_s,
+            num_threads=self.num_threads,
+        )
+        return SimEnv(self, sim, seed=seed)
+
+
+class SimEnv:
+    """N environments of a task on a simulator; an `api.Env`.
+
+    Attributes:
+        view: what terms last saw.
+        command_states: the commands by name.
+    """
+
+    def __init__(self, cfg: TaskCfg, sim: Sim, *, seed: int) -> None:
+        self.cfg = cfg
+        self.sim = sim
+        self.num_envs = sim.num_envs
+        self.device = sim.device
+        num, joints, feet = self.num_envs, sim.joints, len(cfg.robot.feet)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._layout = _layout(cfg, sim)
+        self._all = torch.arange(num)
+        self.command_states = {
+            name: command.build(name, num, self._generator)
+            for name, command in cfg.commands.items()
+        }
+        action = _action_spec(cfg, sim)
+        self._scale = torch.tensor(action.scale)
+        self._offset = torch.tensor(action.offset)
+        self._low, self._high = torch.tensor(action.low), torch.tensor(action.high)
+        values = {k: v for c in self.command_states.values() for k, v in c.values.items()}
+        self.view = View(
+            layout=self._layout,
+            state=sim.state,
+            command=values,
+            action=torch.zeros(num, len(joints)),
+            previous_action=torch.zeros(num, len(joints)),
+            foot_air_time=torch.zeros(num, feet),
+            foot_contact=torch.ones(num, feet, dtype=torch.bool),
+            foot_landed=torch.zeros(num, feet, dtype=torch.bool),
+        )
+        self._episode_steps = torch.zeros(num, dtype=torch.long)
+        self._push_in_s = torch.zeros(num)
+        self._rewards: list[tuple[str, Callable[[View], Tensor], float]] = []
+        self._columns: list[slice] = []
+        for group, terms in cfg.rewards.items():
+            start = len(self._rewards)
+            self._rewards += [
+                (f"reward/{group}/{name}", term, term.weight * cfg.step_s)
+                for name, term in terms.items()
+                if term.weight != 0.0
+            ]
+            self._columns.append(slice(start, len(self._rewards)))
+        self._earned = torch.zeros(len(self._rewards), num)
+        self._groups = {
+            name: _Group(terms, cfg.history.get(name, 1), num)
+            for name, terms in cfg.observations.items()
+        }
+        self.units = {name: term.unit for name, term in cfg.metrics.items()}
+        self._randomise_models()
+        self.reset()
+        self.spec = api.EnvSpec(
+            name=cfg.name,
+            obs={name: group.spec for name, group in self._groups.items()},
+            action=action,
+            joints=joints,
+            commands=tuple(command.spec for command in self.command_states.values()),
+            heads=tuple(cfg.rewards),
+            costs=(),
+            step_s=cfg.step_s,
+            max_episode_steps=round(cfg.episode_length_s / cfg.step_s),
+            mirror=_mirrors(cfg, self._groups),
+        )
+        self._max_steps = self.spec.max_episode_steps
+
+    def reset(self, *, seed: int | None = None) -> api.Obs:
+        """Start every episode anew and let go of held commands."""
+        if seed is not None:
+            self._generator.manual_seed(seed)
+            self._randomise_models()
+        for command in self.command_states.values():
+            command.release()
+        self._restart(self._all)
+        return self._observe(self._all)
+
+    def step(self, action: Tensor) -> api.Step:
+        """See `api.Env.step`; the order is explained at the top of this file."""
+        view = self._act(action)
+        for command in self.command_states.values():
+            command.advance(view)
+
+        reward = self._reward(view)
+        terminated = self.sim.broken.clone()
+        for end in self.cfg.terminations.values():
+            terminated |= end(view)
+        truncated = (self._episode_steps >= self._max_steps) & ~terminated
+        metrics = {name: term(view) for name, term in self.cfg.metrics.items()}
+        metrics |= {name: self._earned[i] for i, (name, _, _) in enumerate(self._rewards)}
+        metrics["broken"] = self.sim.broken.float()
+
+        view.foot_air_time.masked_fill_(view.foot_contact, 0.0)
+        view = self.view = self._after_push(view)
+        for command in self.command_states.values():
+            command.renew(view)
+        obs = self._observe(self._all)
+        final_obs = {name: value.clone() for name, value in obs.items()}
+        ended = torch.nonzero(terminated | truncated).flatten()
+        if len(ended):
+            self._restart(ended)
+            self._observe(ended)
+            # What MuJoCo left of a simulation that blew up says nothing.
+            broken = torch.nonzero(self.sim.broken).flatten()
+            for name in final_obs:
+                final_obs[name][broken] = obs[name][broken]
+        return api.Step(
+            obs=obs,
+            final_obs=final_obs,
+            reward=reward,
+            cost=torch.zeros(self.num_envs, 0),
+            terminated=terminated,
+            truncated=truncated,
+            metrics=metrics,
+        )
+
+    def set_command(self, name: str, value: Tensor, ids: Tensor | None = None) -> None:
+        """Hold a command, (n, fields), and renew the observation already given."""
+        require([name], list(self.command_states), "command", self.cfg.name)
+        command = self.command_states[name]
+        rows = self._all if ids is None else ids
+        expected = (len(rows), len(command.spec.fields))
+        if tuple(value.shape) != expected:
+            raise ValueError(
+                f"{name} is {tuple(value.shape)}; it must be {expected}, with the fields "
+                f"{', '.join(command.spec.fields)}"
+            )
+        command.hold(value.float(), rows)
+        self.view = replace(self.view)
+        self._observe(rows, again=True)
+
+    def push(self, velocity: Tensor, ids: Tensor | None = None) -> None:
+        """Add (n, 6) to the base's velocity in world axes [m/s, rad/s]."""
+        self.sim.push(velocity, self._all if ids is None else ids)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `api.Env.state_dict`."""
+        view = self.view
+        return {
+            "sim": self.sim.state_dict(),
+            "generator": self._generator.get_state(),
+            "commands": {name: c.state_dict() for name, c in self.command_states.items()},
+            "observations": {
+                name: group.stacked.clone() for name, group in self._groups.items()
+            },
+            "action": view.action.clone(),
+            "previous_action": view.previous_action.clone(),
+            "foot_air_time": view.foot_air_time.clone(),
+            "foot_contact": view.foot_contact.clone(),
+            "episode_steps": self._episode_steps.clone(),
+            "push_in_s": self._push_in_s.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where state_dict was taken; the next step is bit-equal."""
+        self.sim.load_state_dict(state["sim"])
+        self._generator.set_state(state["generator"])
+        for name, command in self.command_states.items():
+            command.load_state_dict(state["commands"][name])
+        for name, group in self._groups.items():
+            group.stacked.copy_(state["observations"][name])
+        for name in ("action", "previous_action", "foot_air_time", "foot_contact"):
+            getattr(self.view, name).copy_(state[name])
+        self._episode_steps.copy_(state["episode_steps"])
+        self._push_in_s.copy_(state["push_in_s"])
+        self.view = replace(self.view)
+
+    def observe(self) -> api.Obs:
+        """The observation to act on next."""
+        return {name: group.value for name, group in self._groups.items()}
+
+    def close(self) -> None:
+        """Release the simulator."""
+        self.sim.close()
+
+    def _act(self, action: Tensor) -> View:
+        before = self.view
+        before.previous_action.copy_(before.action)
+        before.action.copy_(action)
+        reference = (
+            self._offset
+            if self.cfg.action_reference == "default"
+            else before.state.joint_pos
+        )
+        self.sim.step(reference + self._scale * action.clamp(self._low, self._high))
+        self._episode_steps += 1
+        touched, before_touched = before.foot_contact, before.foot_contact.clone()
+        torch.gt(before.state.foot_force_w.square().sum(-1), CONTACT_N**2, out=touched)
+        torch.logical_and(touched, ~before_touched, out=before.foot_landed)
+        before.foot_air_time.add_(self.cfg.step_s)
+        return replace(before)
+
+    def _reward(self, view: View) -> Tensor:
+        """(N, K); each term's share is left in self._earned."""
+        for i, (_, term, weight) in enumerate(self._rewards):
+            torch.mul(term(view), weight, out=self._earned[i])
+        self._earned.masked_fill_(self.sim.broken, 0.0)
+        return torch.stack([self._earned[columns].sum(0) for columns in self._columns], -1)
+
+    def _after_push(self, view: View) -> View:
+        cfg = self.cfg.randomise
+        if cfg.push == cfg.push_turn == (0.0, 0.0):
+            return view
+        self._push_in_s -= self.cfg.step_s
+        ids = torch.nonzero(self._push_in_s <= 0.0).flatten()
+        if not len(ids):
+            return view
+        velocity = torch.cat(
+            [
+                uniform(self._generator, len(ids), cfg.push, cfg.push, (0.0, 0.0)),
+                uniform(self._generator, len(ids), *(cfg.push_turn,) * 3),
+            ],
+            -1,
+        )
+        self.sim.push(velocity, ids)
+        self._push_in_s[ids] = uniform(self._generator, len(ids), cfg.push_every_s)[:, 0]
+        return replace(view)
+
+    def _restart(self, ids: Tensor) -> None:
+        """New episodes in rows ids, not yet observed."""
+        cfg, num = self.cfg.randomise, len(ids)
+        layout = self._layout
+        offset = uniform(self._generator, num, *(cfg.joint_pos,) * len(self.sim.joints))
+        joint_pos = (layout.default_joint_pos + offset).clamp(layout.joint_low, layout.joint_high)
+        yaw = uniform(self._generator, num, (-torch.pi, torch.pi))[:, 0]
+        place = torch.zeros(num, 3)
+        # A bent leg reaches less far down: start a little higher than the default pose stands.
+        place[:, 2] = layout.base_height + 0.2 * cfg.joint_pos[1]
+        self.sim.reset(
+            ids,
+            base_pos_w=place,
+            base_quat_wxyz=about_z(yaw),
+            base_vel=uniform(self._generator, num, *(cfg.base_vel,) * 6),
+            joint_pos=joint_pos,
+            joint_vel=torch.zeros_like(joint_pos),
+        )
+        view = self.view
+        for buffer in (view.action, view.previous_action, view.foot_air_time):
+            buffer[ids] = 0.0
+        view.foot_contact[ids] = True
+        view.foot_landed[ids] = False
+        self._episode_steps[ids] = 0
+        self._push_in_s[ids] = uniform(self._generator, num, cfg.push_every_s)[:, 0]
+        self.view = replace(view)
+        for command in self.command_states.values():
+            command.reset(ids, self.view.rows(ids))
+        for group in self._groups.values():
+            group.forget(ids)
+
+    def _observe(self, ids: Tensor, *, again: bool = False) -> api.Obs:
+        """Write the observations of rows ids; the tensors are the environment's own."""
+        view = self.view if len(ids) == self.num_envs else self.view.rows(ids)
+        noise = self.cfg.randomise.noise
+        for group in self._groups.values():
+            group.observe(view, ids, self._generator, noise, again=again)
+        return self.observe()
+
+    def _randomise_models(self) -> None:
+        cfg, num = self.cfg.randomise, self.num_envs
+        joints = len(self.sim.joints)
+        wanted = {
+            "friction": (1, cfg.friction),
+            "base_mass": (1, cfg.base_mass),
+            "base_com": (3, cfg.base_com),
+            "ee_mass": (1, cfg.ee_mass),
+            "kp": (joints, cfg.kp),
+            "kd": (joints, cfg.kd),
+            "delay": (1, cfg.delay),
+        }
+        values = {}
+        for name, (size, span) in wanted.items():
+            if span == getattr(NOMINAL, name) and name != "friction":
+                continue
+            value = uniform(self._generator, num, *(span,) * size)
+            values[name] = value if size > 1 else value[:, 0]
+        if "delay" in values:
+            step = self.cfg.physics_s
+            values["delay"] = (values["delay"] / step).round() * step
+        self.sim.randomise(values)
+
+
+class _Group:
+    """One observation group: where its terms write, and what they wrote before."""
+
+    def __init__(self, terms: Mapping[str, Observation], history: int, num_envs: int) -> None:
+        self.terms = terms
+        self.history = history
+        self.num_envs = num_envs
+        self.spec = api.ObsGroup(terms=())
+        self.stacked = torch.zeros(num_envs, history, 0)
+        self._fresh = torch.ones(num_envs, dtype=torch.bool)
+
+    @property
+    def value(self) -> Tensor:
+        """(N, O), or (N, H, O), oldest first."""
+        return self.stacked if self.history > 1 else self.stacked[:, 0]
+
+    def forget(self, ids: Tensor) -> None:
+        """The next observation of these rows fills their whole history."""
+        self._fresh[ids] = True
+
+    def observe(
+        self,
+        view: View,
+        ids: Tensor,
+        generator: torch.Generator,
+        noise: float,
+        *,
+        again: bool,
+    ) -> None:
+        """Add an observation of rows ids, or, again, replace the newest."""
+        parts = [term(view) for term in self.terms.values()]
+        if not self.spec.terms:
+            self._lay_out(parts)
+        value = torch.cat(parts, -1)
+        if self._noisy and noise:
+            value += noise * self._noise * (2.0 * torch.rand(value.shape, generator=generator) - 1)
+        value *= self._scale
+        if self._clipped:
+            value.clamp_(-self._clip, self._clip)
+        whole = len(ids) == self.num_envs
+        if self.history == 1:
+            self.stacked[slice(None) if whole else ids, 0] = value
+            return
+        if not again:
+            rows = slice(None) if whole else ids
+            self.stacked[rows, :-1] = self.stacked[rows, 1:].clone()
+        self.stacked[ids, -1] = value
+        fresh = torch.nonzero(self._fresh[ids]).flatten()
+        self.stacked[ids[fresh]] = value[fresh, None]
+        self._fresh[ids] = False
+
+    def _lay_out(self, parts: list[Tensor]) -> None:
+        """Sizes are known once the terms have been called."""
+        specs, scale, noise, clip = [], [], [], []
+        for (name, term), part in zip(self.terms.items(), parts, strict=True):
+            size = part.shape[-1]
+            specs.append(
+                api.ObsTerm(
+                    name=name,
+                    size=size,
+                    unit=term.unit,
+                    frame=term.frame,
+                    scale=term.scale,
+                    noise=term.noise,
+                    clip=term.clip,
+                    measured=term.measured,
+                )
+            )
+            scale += [term.scale] * size
+            noise += [term.noise] * size
+            clip += [torch.inf if term.clip is None else term.clip] * size
+        self.spec = api.ObsGroup(terms=tuple(specs), history=self.history)
+        self._scale, self._noise = torch.tensor(scale), torch.tensor(noise)
+        self._clip = torch.tensor(clip)
+        self._noisy = bool((self._noise > 0.0).any())
+        self._clipped = bool(torch.isfinite(self._clip).any())
+        self.stacked = torch.zeros(self.num_envs, self.history, len(scale))
+
+
+def _layout(cfg: TaskCfg, sim: Sim) -> Layout:
+    robot, joints = cfg.robot, sim.joints
+    at = {joint.name: i for i, joint in enumerate(joints)}
+    limbs: dict[str, Tensor | slice] = {"all": slice(None)}
+    for limb, names in robot.limbs.items():
+        columns = [at[name] for name in names]
+        whole = columns == list(range(columns[0], columns[-1] + 1))
+        limbs[limb] = slice(columns[0], columns[-1] + 1) if whole else torch.tensor(columns)
+    return Layout(
+        default_joint_pos=torch.tensor([joint.default for joint in joints]),
+        joint_low=torch.tensor([joint.position[0] for joint in joints]),
+        joint_high=torch.tensor([joint.position[1] for joint in joints]),
+        torque_limit=torch.tensor([joint.torque_limit for joint in joints]),
+        limbs=limbs,
+        base_height=sim.home_height,
+        step_s=cfg.step_s,
+    )
+
+
+def _action_spec(cfg: TaskCfg, sim: Sim) -> api.ActionSpec:
+    """Bounds keep targets in the joints' ranges."""
+    robot, joints = cfg.robot, sim.joints
+    scale = [float(robot.action_scale[joint.name]) for joint in joints]
+    relative = cfg.action_reference == "current"
+    spans = [
+        (-5.0, 5.0)
+        if relative
+        else ((j.position[0] - j.default) / s, (j.position[1] - j.default) / s)
+        for j, s in zip(joints, scale, strict=True)
+    ]
+    owner = {j: h for limb, h in cfg.head_of_limb.items() for j in robot.limbs[limb]}
+    return api.ActionSpec(
+        joints=tuple(joint.name for joint in joints),
+        scale=tuple(scale),
+        offset=tuple(joint.default for joint in joints),
+        low=tuple(span[0] for span in spans),
+        high=tuple(span[1] for span in spans),
+        reference=cfg.action_reference,
+        heads=tuple(owner[joint.name] for joint in joints) if owner else (),
+    )
+
+
+def _mirrors(cfg: TaskCfg, groups: Mapping[str, _Group]) -> dict[str, api.Mirror]:
+    """The left-right mirror image of each observation group and of the action."""
+    robot = cfg.robot
+    if not robot.mirror:
+        return {}
+    names = list(robot.joints)
+    joints = api.Mirror(
+        index=tuple(names.index(robot.mirror[name][0]) for name in names),
+        sign=tuple(robot.mirror[name][1] for name in names),
+    )
+    mirrors = {"action": joints}
+    for name, group in groups.items():
+        index: list[int] = []
+        sign: list[float] = []
+        for term, spec in zip(group.terms.values(), group.spec.terms, strict=True):
+            one = _mirror_of(term.signs, spec.size, joints)
+            index += [len(sign) + i for i in one.index]
+            sign += one.sign
+        mirrors[name] = api.Mirror(index=tuple(index), sign=tuple(sign))
+    return mirrors
+
+
+def _mirror_of(signs: Signs, size: int, joints: api.Mirror) -> api.Mirror:
+    if signs == "joints":
+        return joints
+    if signs == "feet":
+        # Feet stand left before right, front before rear: FL FR RL RR, block after block.
+        return api.Mirror(index=tuple(i ^ 1 for i in range(size)), sign=(1.0,) * size)
+    assert not isinstance(signs, str)
+    assert len(signs) == size
+    return api.Mirror(index=tuple(range(size)), sign=signs)

@@ -1,0 +1,456 @@
+"""What a robot is told to do: generators whose values every step may change.
+
+A command is advanced before the step's rewards, so that they compare the state with what was asked
+for this very moment, and drawn anew after them where its time is over.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from robo_rl import api
+from robo_rl.tasks.terms.rotations import (
+    about_z,
+    conjugate,
+    from_euler,
+    from_vector,
+    multiply,
+    rotate,
+    rotate_inverse,
+)
+from robo_rl.tasks.terms.view import View, rotation_between
+
+Range = tuple[float, float]
+
+
+def uniform(generator: Generator, num: int, *ranges: Range) -> Tensor:
+    """(num, len(ranges)), each column uniform in its range."""
+    low, high = torch.tensor(ranges).T
+    return low + (high - low) * torch.rand(num, len(ranges), generator=generator)
+
+
+class CommandState(ABC):
+    """The values of one command in N environments.
+
+    Attributes:
+        values: what terms read, by name, each (N, ...), written in place.
+        left_s: (N,) [s] until it is drawn anew; infinite where a user holds it.
+    """
+
+    def __init__(self, spec: api.Command, num_envs: int, generator: Generator) -> None:
+        self.spec = spec
+        self.generator = generator
+        self.left_s = torch.zeros(num_envs)
+        self.values: dict[str, Tensor] = {}
+
+    @abstractmethod
+    def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
+        """New values for rows ids (n,), whose view (n rows) is given; fresh at an episode's start."""
+
+    def advance(self, view: View) -> None:
+        """One control step on; the view's state is the new one."""
+        self.left_s -= view.layout.step_s
+
+    @abstractmethod
+    def hold(self, value: Tensor, ids: Tensor) -> None:
+        """Keep rows ids at values (n, fields) until the environment is reset as a whole."""
+
+    def reset(self, ids: Tensor, view: View) -> None:
+        """Draw rows whose episode starts, unless a user holds them."""
+        free = torch.isfinite(self.left_s[ids])
+        if bool(free.any()):
+            self.draw(ids[free], view if bool(free.all()) else view.rows(free), fresh=True)
+
+    def renew(self, view: View) -> None:
+        """Draw rows whose time is over."""
+        ids = torch.nonzero(self.left_s <= 0.0).flatten()
+        if len(ids):
+            self.draw(ids, view.rows(ids), fresh=False)
+
+    def release(self) -> None:
+        """Nobody holds it any more."""
+        self.left_s.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left_s": self.left_s.clone()} | {k: v.clone() for k, v in self.values.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.left_s.copy_(state["left_s"])
+        for name, value in self.values.items():
+            value.copy_(state[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandCfg(ABC):
+    """The ranges a command is drawn from."""
+
+    @abstractmethod
+    def build(self, name: str, num_envs: int, generator: Generator) -> CommandState: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseTwistCfg(CommandCfg):
+    """Velocity of the base along and about its task frame: forward, left, turning."""
+
+    forward: Range = (-1.0, 1.0)
+    """[m/s]."""
+    left: Range = (-0.6, 0.6)
+    """[m/s]."""
+    turn: Range = (-1.0, 1.0)
+    """[rad/s]."""
+    every_s: Range = (4.0, 8.0)
+    """Time between two commands [s]."""
+    standing: float = 0.1
+    """Share of commands that are zero, in [0, 1]."""
+    dead_band: float = 0.1
+    """Speeds below this are zero [m/s, rad/s]: too slow to be worth a step."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.standing <= 1.0:
+            raise ValueError(f"standing is {self.standing}; it is a share, in [0, 1]")
+
+    def build(self, name: str, num_envs: int, generator: Generator) -> "BaseTwist":
+        return BaseTwist(self, name, num_envs, generator)
+
+
+class BaseTwist(CommandState):
+    """Values: base_twist (N, 3) [m/s, m/s, rad/s]."""
+
+    def __init__(self, cfg: BaseTwistCfg, name: str, num_envs: int, generator: Generator) -> None:
+        ranges = (cfg.forward, cfg.left, cfg.turn)
+        spec = api.Command(
+            name=name,
+            fields=("forward", "left", "turn"),
+            units=("m/s", "m/s", "rad/s"),
+            low=tuple(r[0] for r in ranges),
+            high=tuple(r[1] for r in ranges),
+        )
+        super().__init__(spec, num_envs, generator)
+        self.cfg = cfg
+        self.ranges = ranges
+        self.values["base_twist"] = torch.zeros(num_envs, 3)
+
+    def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
+        value = uniform(self.generator, len(ids), *self.ranges)
+        value[value.abs() < self.cfg.dead_band] = 0.0
+        stands = torch.rand(len(ids), generator=self.generator) < self.cfg.standing
+        value[stands] = 0.0
+        self.values["base_twist"][ids] = value
+        self.left_s[ids] = uniform(self.generator, len(ids), self.cfg.every_s)[:, 0]
+
+    def hold(self, value: Tensor, ids: Tensor) -> None:
+        self.values["base_twist"][ids] = value
+        self.left_s[ids] = torch.inf
+
+
+GAITS = {
+    #        phase offsets FL FR RL RR, share of a stride on the ground, strides per second
+    "walk": ((0.0, 0.5, 0.75, 0.25), 0.75, 1.25),
+    "trot": ((0.0, 0.5, 0.5, 0.0), 0.55, 2.0),
+}
+"""Besides standing. Offsets as Hildebrand 1965 (lateral-sequence walk, trot)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaitCfg(CommandCfg):
+    """When each foot should stand and how high it should swing, while the base should move."""
+
+    walking: float = 0.25
+    """Share of gaits that are a walk, in [0, 1]; the others are a trot."""
+    swing_height: Range = (0.05, 0.10)
+    """Height of the foot's lowest point in mid-swing [m]."""
+    foot_radius: float = 0.022
+    """Height of the foot's centre while it stands [m]."""
+    every_s: Range = (4.0, 8.0)
+    """Time between two gaits [s]."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.walking <= 1.0:
+            raise ValueError(f"walking is {self.walking}; it is a share, in [0, 1]")
+
+    def build(self, name: str, num_envs: int, generator: Generator) -> "Gait":
+        return Gait(self, name, num_envs, generator)
+
+
+class Gait(CommandState):
+    """A clock per environment. It stops, and all feet should stand, while base_twist is zero.
+
+    Values: foot_phase (N, 4) in [0, 1), foot_stance (N, 4) 1 or 0, foot_height (N, 4) [m] of the
+    foot's centre, gait_moves (N,) 1 or 0.
+    """
+
+    def __init__(self, cfg: GaitCfg, name: str, num_envs: int, generator: Generator) -> None:
+        spec = api.Command(
+            name=name,
+            fields=("gait", "swing_height"),
+            units=("0 walk, 1 trot", "m"),
+            low=(0.0, cfg.swing_height[0]),
+            high=(1.0, cfg.swing_height[1]),
+        )
+        super().__init__(spec, num_envs, generator)
+        self.cfg = cfg
+        offsets, duty, rate = zip(*GAITS.values(), strict=True)
+        self._offsets = torch.tensor(offsets)
+        self._duty = torch.tensor(duty)[:, None]
+        self._rate = torch.tensor(rate)
+        self.kind = torch.zeros(num_envs, dtype=torch.long)
+        self.swing_height = torch.zeros(num_envs)
+        self.clock = torch.zeros(num_envs)
+        self.values |= {
+            "foot_phase": torch.zeros(num_envs, 4),
+            "foot_stance": torch.ones(num_envs, 4),
+            "foot_height": torch.full((num_envs, 4), cfg.foot_radius),
+            "gait_moves": torch.zeros(num_envs),
+        }
+
+    def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
+        num = len(ids)
+        self.kind[ids] = (
+            torch.rand(num, generator=self.generator) >= self.cfg.walking
+        ).long()
+        self.swing_height[ids] = uniform(self.generator, num, self.cfg.swing_height)[:, 0]
+        self.left_s[ids] = uniform(self.generator, num, self.cfg.every_s)[:, 0]
+        if fresh:
+            self.clock[ids] = torch.rand(num, generator=self.generator)
+        self._write(view.command["base_twist"], ids)
+
+    def advance(self, view: View) -> None:
+        super().advance(view)
+        moves = view.command["base_twist"].abs().amax(-1) > 0.0
+        self.clock += moves * self._rate[self.kind] * view.layout.step_s
+        self.clock %= 1.0
+        self._write(view.command["base_twist"], slice(None))
+
+    def hold(self, value: Tensor, ids: Tensor) -> None:
+        self.kind[ids] = value[:, 0].round().long().clamp(0, len(GAITS) - 1)
+        self.swing_height[ids] = value[:, 1]
+        self.left_s[ids] = torch.inf
+
+    def _write(self, base_twist: Tensor, ids: Tensor | slice) -> None:
+        kind = self.kind[ids]
+        duty = self._duty[kind]
+        moves = (base_twist.abs().amax(-1, keepdim=True) > 0.0).float()
+        phase = (self.clock[ids, None] + self._offsets[kind]) % 1.0
+        swing = moves * (phase >= duty)
+        through = ((phase - duty) / (1.0 - duty)).clamp(min=0.0)
+        lift = swing * self.swing_height[ids, None] * torch.sin(torch.pi * through) ** 2
+        self.values["foot_phase"][ids] = phase
+        self.values["foot_stance"][ids] = 1.0 - swing
+        self.values["foot_height"][ids] = self.cfg.foot_radius + lift
+        self.values["gait_moves"][ids] = moves[:, 0]
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"kind": self.kind, "swing_height": self.swing_height, "clock": self.clock}
+        return super().state_dict() | {name: value.clone() for name, value in own.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.kind.copy_(state["kind"])
+        self.swing_height.copy_(state["swing_height"])
+        self.clock.copy_(state["clock"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EePathCfg(CommandCfg):
+    """Straight paths of the end-effector: to a pose drawn around the robot, at a speed, then rest.
+
+    Places are drawn on a cylinder about the task frame's vertical axis; orientations about the one
+    whose x axis points away from it.
+    """
+
+    radius: Range = (0.33, 0.58)
+    """Distance from the vertical axis through the base [m]."""
+    azimuth: Range = (-1.7, 1.7)
+    """Direction from it [rad]; 0 is ahead."""
+    height: Range = (0.28, 0.68)
+    """Above the ground [m]."""
+    roll: Range = (-0.4, 0.4)
+    pitch: Range = (-0.5, 0.5)
+    yaw: Range = (-0.4, 0.4)
+    """[rad]."""
+    speed: Range = (0.05, 0.6)
+    """Along the path [m/s]."""
+    turn_speed: float = 1.5
+    """The most that the orientation turns [rad/s]; a path takes longer rather than turn faster."""
+    rest_s: Range = (0.3, 1.5)
+    """At the end of a path [s]."""
+    in_world: float = 0.15
+    """Share of paths that are fixed in the world while the base moves on, in [0, 1]."""
+    in_world_s: float = 1.5
+    """How long such a path is at most followed, so that the base does not walk out of reach [s]."""
+    keep_out: tuple[Range, Range, Range] = ((-0.35, 0.29), (-0.2, 0.2), (0.0, 0.42))
+    """Box in the task frame, x, y, z [m], that no path enters: trunk, head and legs."""
+    candidates: int = 6
+    """Goals drawn at a time; the first whose path keeps out of the box is taken."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.in_world <= 1.0:
+            raise ValueError(f"in_world is {self.in_world}; it is a share, in [0, 1]")
+        if self.speed[0] <= 0.0:
+            raise ValueError(f"speed is {self.speed}; a path needs one above 0 m/s")
+
+    def build(self, name: str, num_envs: int, generator: Generator) -> "EePath":
+        return EePath(self, name, num_envs, generator)
+
+
+class EePath(CommandState):
+    """Values, all in the task frame: ee_pos (N, 3) [m], ee_quat_wxyz (N, 4), ee_twist (N, 6)
+    [m/s, rad/s] and the path's end, ee_goal_pos (N, 3), ee_goal_quat_wxyz (N, 4).
+
+    A path is kept in the frame of its anchor: the task frame itself, or, for a path fixed in the
+    world, the task frame as it stood when the path was drawn.
+    """
+
+    FIELDS = ("x", "y", "z", "roll", "pitch", "yaw", "vx", "vy", "vz", "wx", "wy", "wz")
+
+    def __init__(self, cfg: EePathCfg, name: str, num_envs: int, generator: Generator) -> None:
+        reach = cfg.radius[1]
+        turn = cfg.turn_speed
+        low = (-reach, -reach, cfg.height[0], cfg.roll[0], cfg.pitch[0], cfg.azimuth[0])
+        high = (reach, reach, cfg.height[1], cfg.roll[1], cfg.pitch[1], cfg.azimuth[1])
+        fastest = (cfg.speed[1],) * 3 + (turn,) * 3
+        spec = api.Command(
+            name=name,
+            fields=self.FIELDS,
+            units=("m",) * 3 + ("rad",) * 3 + ("m/s",) * 3 + ("rad/s",) * 3,
+            low=low + tuple(-f for f in fastest),
+            high=high + fastest,
+        )
+        super().__init__(spec, num_envs, generator)
+        self.cfg = cfg
+        one = torch.tensor([1.0, 0.0, 0.0, 0.0])
+        self.values |= {
+            "ee_pos": torch.zeros(num_envs, 3),
+            "ee_quat_wxyz": one.repeat(num_envs, 1),
+            "ee_twist": torch.zeros(num_envs, 6),
+            "ee_goal_pos": torch.zeros(num_envs, 3),
+            "ee_goal_quat_wxyz": one.repeat(num_envs, 1),
+        }
+        self.path = {
+            "pos": torch.zeros(num_envs, 3),
+            "quat": one.repeat(num_envs, 1),
+            "twist": torch.zeros(num_envs, 6),
+            "goal_pos": torch.zeros(num_envs, 3),
+            "goal_quat": one.repeat(num_envs, 1),
+            "moving_s": torch.zeros(num_envs),
+            "anchor_w": torch.zeros(num_envs, 3),
+            "anchor_yaw_wxyz": one.repeat(num_envs, 1),
+        }
+        self.in_world = torch.zeros(num_envs, dtype=torch.bool)
+
+    def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
+        cfg, num = self.cfg, len(ids)
+        start_pos = view.ee_pos_t if fresh else self.values["ee_pos"][ids]
+        start_quat = view.ee_quat_wxyz_t if fresh else self.values["ee_quat_wxyz"][ids]
+        goal_pos, goal_quat = self._goals(start_pos)
+        way = goal_pos - start_pos
+        turn = rotation_between(start_quat, goal_quat)
+        speed = uniform(self.generator, num, cfg.speed)[:, 0]
+        takes = torch.maximum(way.norm(dim=-1) / speed, turn.norm(dim=-1) / cfg.turn_speed)
+        takes = takes.clamp(min=view.layout.step_s)
+        rest = uniform(self.generator, num, cfg.rest_s)[:, 0]
+        moves = view.command["base_twist"].abs().amax(-1) > 0.0
+        in_world = moves & (torch.rand(num, generator=self.generator) < cfg.in_world)
+        path = self.path
+        path["pos"][ids], path["quat"][ids] = start_pos, start_quat
+        path["goal_pos"][ids], path["goal_quat"][ids] = goal_pos, goal_quat
+        path["twist"][ids] = torch.cat([way, turn], -1) / takes[:, None]
+        path["moving_s"][ids] = takes
+        path["anchor_w"][ids], path["anchor_yaw_wxyz"][ids] = view.origin_w, view.heading_wxyz
+        self.in_world[ids] = in_world
+        longest = torch.where(in_world, torch.tensor(cfg.in_world_s), torch.inf)
+        self.left_s[ids] = torch.minimum(takes + rest, longest)
+        self._write(view, ids)
+
+    def _goals(self, start_pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Poses (n, 3), (n, 4) whose straight way from start_pos (n, 3) keeps out of the box; the
+        start's own place where no candidate's does."""
+        cfg, num = self.cfg, len(start_pos)
+        drawn = uniform(
+            self.generator, num * cfg.candidates, cfg.radius, cfg.azimuth, cfg.height
+        )
+        radius, azimuth, height = drawn.view(num, cfg.candidates, 3).unbind(-1)
+        places = torch.stack(
+            [radius * torch.cos(azimuth), radius * torch.sin(azimuth), height], -1
+        )
+        share = torch.linspace(0.1, 1.0, 10)[:, None]
+        start = start_pos[:, None, None]
+        points = start + share * (places[:, :, None] - start)
+        low, high = torch.tensor(cfg.keep_out).T
+        hits = ((points > low) & (points < high)).all(-1).any(-1)
+        first = (~hits).float().argmax(1)
+        rows = torch.arange(num)
+        blocked = hits.all(1)
+        place = torch.where(blocked[:, None], start_pos, places[rows, first])
+        tilt = uniform(self.generator, num, cfg.roll, cfg.pitch, cfg.yaw)
+        away = torch.atan2(place[:, 1], place[:, 0])
+        return place, multiply(about_z(away), from_euler(tilt))
+
+    def advance(self, view: View) -> None:
+        super().advance(view)
+        path, step = self.path, view.layout.step_s
+        now = path["moving_s"].clamp(max=step)[:, None]
+        path["pos"] += now * path["twist"][:, :3]
+        turned = multiply(from_vector(now * path["twist"][:, 3:]), path["quat"])
+        path["quat"].copy_(torch.nn.functional.normalize(turned, dim=-1))
+        path["moving_s"].sub_(step).clamp_(min=0.0)
+        path["twist"] *= path["moving_s"][:, None] > 0.0
+        self._write(view, slice(None))
+
+    def hold(self, value: Tensor, ids: Tensor) -> None:
+        """From this pose on along this twist, for ever."""
+        path, quat = self.path, from_euler(value[:, 3:6])
+        path["pos"][ids], path["quat"][ids] = value[:, :3], quat
+        path["goal_pos"][ids], path["goal_quat"][ids] = value[:, :3], quat
+        path["twist"][ids] = value[:, 6:]
+        path["moving_s"][ids] = torch.inf
+        self.in_world[ids] = False
+        self.left_s[ids] = torch.inf
+        self._write_own(ids)
+
+    def set_goal(self, pos_t: Tensor, quat_wxyz_t: Tensor, ids: Tensor) -> None:
+        """The end (n, 3), (n, 4) of a path that is held."""
+        self.path["goal_pos"][ids], self.path["goal_quat"][ids] = pos_t, quat_wxyz_t
+        self._write_own(ids)
+
+    def _write_own(self, ids: Tensor | slice) -> None:
+        values, path = self.values, self.path
+        values["ee_pos"][ids], values["ee_quat_wxyz"][ids] = path["pos"][ids], path["quat"][ids]
+        values["ee_twist"][ids] = path["twist"][ids]
+        values["ee_goal_pos"][ids] = path["goal_pos"][ids]
+        values["ee_goal_quat_wxyz"][ids] = path["goal_quat"][ids]
+
+    def _write(self, view: View, ids: Tensor | slice) -> None:
+        """Values of rows ids, whose view is given."""
+        self._write_own(ids)
+        world = torch.nonzero(self.in_world[ids]).flatten()
+        if not len(world):
+            return
+        rows = world if isinstance(ids, slice) else ids[world]
+        seen, path = view.rows(world), {k: v[rows] for k, v in self.path.items()}
+        turn = multiply(conjugate(seen.heading_wxyz), path["anchor_yaw_wxyz"])
+        shift = rotate_inverse(seen.heading_wxyz, path["anchor_w"] - seen.origin_w)
+        pos = shift + rotate(turn, path["pos"])
+        linear = rotate(turn, path["twist"][:, :3]) - seen.frame_vel_t(pos)
+        angular = rotate(turn, path["twist"][:, 3:])
+        angular[:, 2] -= seen.yaw_rate
+        values = self.values
+        values["ee_pos"][rows] = pos
+        values["ee_quat_wxyz"][rows] = multiply(turn, path["quat"])
+        values["ee_twist"][rows] = torch.cat([linear, angular], -1)
+        values["ee_goal_pos"][rows] = shift + rotate(turn, path["goal_pos"])
+        values["ee_goal_quat_wxyz"][rows] = multiply(turn, path["goal_quat"])
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {f"path.{name}": value.clone() for name, value in self.path.items()}
+        return super().state_dict() | own | {"in_world": self.in_world.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, value in self.path.items():
+            value.copy_(state[f"path.{name}"])
+        self.in_world.copy_(state["in_world"])

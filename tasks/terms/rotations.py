@@ -1,0 +1,96 @@
+"""Rotations of many vectors at once; quaternions are wxyz, of unit length."""
+
+import torch
+from torch import Tensor
+
+
+def rotate(quat_wxyz: Tensor, vector: Tensor) -> Tensor:
+    """Vectors (*B, 3) turned by quaternions (*B, 4)."""
+    w, axis = quat_wxyz[..., :1], quat_wxyz[..., 1:]
+    cross = 2.0 * torch.linalg.cross(axis, vector)
+    return vector + w * cross + torch.linalg.cross(axis, cross)
+
+
+def rotate_inverse(quat_wxyz: Tensor, vector: Tensor) -> Tensor:
+    """Vectors (*B, 3) turned by the inverse of quaternions (*B, 4): world axes to body axes."""
+    w, axis = quat_wxyz[..., :1], quat_wxyz[..., 1:]
+    cross = 2.0 * torch.linalg.cross(axis, vector)
+    return vector - w * cross + torch.linalg.cross(axis, cross)
+
+
+def multiply(a_wxyz: Tensor, b_wxyz: Tensor) -> Tensor:
+    """The rotation b followed by a, (*B, 4)."""
+    aw, av = a_wxyz[..., :1], a_wxyz[..., 1:]
+    bw, bv = b_wxyz[..., :1], b_wxyz[..., 1:]
+    w = aw * bw - (av * bv).sum(-1, keepdim=True)
+    return torch.cat([w, aw * bv + bw * av + torch.linalg.cross(av, bv)], -1)
+
+
+def conjugate(quat_wxyz: Tensor) -> Tensor:
+    """The inverse rotation, (*B, 4)."""
+    return torch.cat([quat_wxyz[..., :1], -quat_wxyz[..., 1:]], -1)
+
+
+def from_vector(vector: Tensor) -> Tensor:
+    """Quaternion (*B, 4) of rotation vectors (*B, 3) [rad]: axis times angle."""
+    angle = vector.norm(dim=-1, keepdim=True)
+    # sin(a/2) / a, whose limit at 0 is 1/2
+    ratio = 0.5 * torch.sinc(angle / (2.0 * torch.pi))
+    return torch.cat([torch.cos(0.5 * angle), ratio * vector], -1)
+
+
+def to_vector(quat_wxyz: Tensor) -> Tensor:
+    """Rotation vector (*B, 3) [rad], of the shorter way round: at most pi long."""
+    quat = torch.where(quat_wxyz[..., :1] < 0.0, -quat_wxyz, quat_wxyz)
+    w, axis = quat[..., :1], quat[..., 1:]
+    sine = axis.norm(dim=-1, keepdim=True)
+    angle = 2.0 * torch.atan2(sine, w)
+    # angle / sine, whose limit at 0 is 2
+    return axis * torch.where(sine < 1e-6, 2.0, angle / sine.clamp(min=1e-6))
+
+
+def from_euler(roll_pitch_yaw: Tensor) -> Tensor:
+    """Quaternion (*B, 4) of angles (*B, 3) [rad]: roll about x, then pitch about the fixed y,
+    then yaw about the fixed z."""
+    cosine, sine = torch.cos(0.5 * roll_pitch_yaw), torch.sin(0.5 * roll_pitch_yaw)
+    (cr, cp, cy), (sr, sp, sy) = cosine.unbind(-1), sine.unbind(-1)
+    return torch.stack(
+        [
+            cr * cp * cy + sr * sp * sy,
+            sr * cp * cy - cr * sp * sy,
+            cr * sp * cy + sr * cp * sy,
+            cr * cp * sy - sr * sp * cy,
+        ],
+        -1,
+    )
+
+
+def yaw_of(quat_wxyz: Tensor) -> Tensor:
+    """Heading (*B,) [rad]: the angle about z of the x axis' shadow on the ground."""
+    w, x, y, z = quat_wxyz.unbind(-1)
+    return torch.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+
+
+def about_z(yaw: Tensor) -> Tensor:
+    """Quaternion (*B, 4) of a turn about z, (*B,) [rad]."""
+    zero = torch.zeros_like(yaw)
+    return torch.stack([torch.cos(0.5 * yaw), zero, zero, torch.sin(0.5 * yaw)], -1)
+
+
+def two_columns(quat_wxyz: Tensor) -> Tensor:
+    """The first two columns of the rotation matrix, (*B, 6): continuous, as networks like it.
+
+    Source: Zhou et al. 2019, arXiv:1812.07035.
+    """
+    w, x, y, z = quat_wxyz.unbind(-1)
+    return torch.stack(
+        [
+            1 - 2 * (y * y + z * z),
+            2 * (x * y + w * z),
+            2 * (x * z - w * y),
+            2 * (x * y - w * z),
+            1 - 2 * (x * x + z * z),
+            2 * (y * z + w * x),
+        ],
+        -1,
+    )

@@ -1,0 +1,171 @@
+"""What terms read: the robots, their commands and the clocks, at one moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from robo_rl.tasks.backends.sim import State
+from robo_rl.tasks.terms.rotations import (
+    about_z,
+    conjugate,
+    multiply,
+    rotate,
+    rotate_inverse,
+    to_vector,
+    yaw_of,
+)
+
+CONTACT_N = 5.0
+"""A foot touches the ground when the force on it is larger [N]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What does not change while an environment runs. J joints in the robot's order."""
+
+    default_joint_pos: Tensor
+    """(J,) [rad]."""
+    joint_low: Tensor
+    joint_high: Tensor
+    """(J,) [rad]: the joints' ranges."""
+    torque_limit: Tensor
+    """(J,) [Nm]."""
+    limbs: Mapping[str, Tensor | slice]
+    """Columns of the joints by limb; "all" is every joint."""
+    base_height: float
+    """Of the base's origin in the default pose [m]."""
+    step_s: float
+    """Control period [s]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """N environments at one moment. F feet, A actions.
+
+    `_t` is the task frame: its origin is below the base on the ground, its x axis along the base's
+    heading, its z axis up. It moves and turns with the base and does not tilt with it.
+    """
+
+    layout: Layout
+    state: State
+    command: Mapping[str, Tensor]
+    """The commands' values by name, (N, ...)."""
+    action: Tensor
+    """(N, A): the last action, as the policy gave it."""
+    previous_action: Tensor
+    """(N, A): the one before."""
+    foot_air_time: Tensor
+    """(N, F) [s]: how long each foot is, or before it landed in this step was, in the air."""
+    foot_contact: Tensor
+    """(N, F) bool."""
+    foot_landed: Tensor
+    """(N, F) bool: it touched down in this step."""
+
+    def rows(self, ids: Tensor) -> "View":
+        """Some of the environments, copied."""
+        return replace(
+            self,
+            state=self.state.rows(ids),
+            command={name: value[ids] for name, value in self.command.items()},
+            action=self.action[ids],
+            previous_action=self.previous_action[ids],
+            foot_air_time=self.foot_air_time[ids],
+            foot_contact=self.foot_contact[ids],
+            foot_landed=self.foot_landed[ids],
+        )
+
+    def limb(self, name: str) -> Tensor | slice:
+        """Columns of a limb's joints, to index joint tensors with."""
+        if name not in self.layout.limbs:
+            raise ValueError(f"no limb {name!r}, only {', '.join(self.layout.limbs)}")
+        return self.layout.limbs[name]
+
+    @cached_property
+    def gravity_b(self) -> Tensor:
+        """(N, 3): the direction of gravity in the base's axes; (0, 0, -1) when level."""
+        down = self.state.base_pos_w.new_tensor([0.0, 0.0, -1.0])
+        return rotate_inverse(self.state.base_quat_wxyz, down.expand_as(self.state.base_pos_w))
+
+    @cached_property
+    def base_lin_vel_b(self) -> Tensor:
+        """(N, 3) [m/s]."""
+        return rotate_inverse(self.state.base_quat_wxyz, self.state.base_lin_vel_w)
+
+    @cached_property
+    def heading_wxyz(self) -> Tensor:
+        """(N, 4): turns the task frame's axes into the world's."""
+        return about_z(yaw_of(self.state.base_quat_wxyz))
+
+    @cached_property
+    def origin_w(self) -> Tensor:
+        """(N, 3) [m]: the task frame's origin, below the base on the ground."""
+        return self.state.base_pos_w * self.state.base_pos_w.new_tensor([1.0, 1.0, 0.0])
+
+    @cached_property
+    def yaw_rate(self) -> Tensor:
+        """(N,) [rad/s]: about the vertical."""
+        return -(self.state.base_ang_vel_b * self.gravity_b).sum(-1)
+
+    @cached_property
+    def base_lin_vel_t(self) -> Tensor:
+        """(N, 3) [m/s]: the base's velocity over the ground, along the task frame's axes."""
+        return rotate_inverse(self.heading_wxyz, self.state.base_lin_vel_w)
+
+    @cached_property
+    def base_twist_t(self) -> Tensor:
+        """(N, 3) [m/s, m/s, rad/s]: forward, left, turning; what the base is commanded."""
+        return torch.cat([self.base_lin_vel_t[:, :2], self.yaw_rate[:, None]], -1)
+
+    @cached_property
+    def ee_pos_t(self) -> Tensor:
+        """(N, 3) [m]."""
+        return rotate_inverse(self.heading_wxyz, self.state.ee_pos_w - self.origin_w)
+
+    @cached_property
+    def ee_quat_wxyz_t(self) -> Tensor:
+        """(N, 4)."""
+        return multiply(conjugate(self.heading_wxyz), self.state.ee_quat_wxyz)
+
+    @cached_property
+    def ee_lin_vel_t(self) -> Tensor:
+        """(N, 3) [m/s]: as seen by one who stands in the moving task frame."""
+        over_ground = rotate_inverse(self.heading_wxyz, self.state.ee_lin_vel_w)
+        return over_ground - self.frame_vel_t(self.ee_pos_t)
+
+    @cached_property
+    def ee_ang_vel_t(self) -> Tensor:
+        """(N, 3) [rad/s]: as seen by one who stands in the turning task frame."""
+        turning = torch.zeros_like(self.state.ee_ang_vel_w)
+        turning[:, 2] = self.yaw_rate
+        return rotate_inverse(self.heading_wxyz, self.state.ee_ang_vel_w) - turning
+
+    def frame_vel_t(self, point_t: Tensor) -> Tensor:
+        """(N, 3) [m/s]: how fast a point (N, 3) fixed in the task frame moves over the ground."""
+        x, y, _ = point_t.unbind(-1)
+        vx, vy, _ = self.base_lin_vel_t.unbind(-1)
+        turn = self.yaw_rate
+        return torch.stack([vx - turn * y, vy + turn * x, torch.zeros_like(x)], -1)
+
+    @cached_property
+    def ee_pos_measured_t(self) -> Tensor:
+        """(N, 3) [m]: what ee_pos_t is if the base is at its default height: from joint encoders
+        and gravity alone."""
+        arm = rotate_inverse(self.heading_wxyz, self.state.ee_pos_w - self.state.base_pos_w)
+        return arm + arm.new_tensor([0.0, 0.0, self.layout.base_height])
+
+    @cached_property
+    def ee_rotation_error_t(self) -> Tensor:
+        """(N, 3) [rad]: the rotation vector from the end-effector to the orientation commanded."""
+        return rotation_between(self.ee_quat_wxyz_t, self.command["ee_quat_wxyz"])
+
+    def to_world(self, point_t: Tensor) -> Tensor:
+        """A point (N, 3) of the task frame, in the world's."""
+        return self.origin_w + rotate(self.heading_wxyz, point_t)
+
+
+def rotation_between(start_wxyz: Tensor, goal_wxyz: Tensor) -> Tensor:
+    """Rotation vector (*B, 3) [rad], in the axes both are given in, that turns start into goal."""
+    return to_vector(multiply(goal_wxyz, conjugate(start_wxyz)))
