@@ -10,7 +10,8 @@ The order of a step, and why:
    final_obs comes first because a reset overwrites what it is made of.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -152,6 +153,18 @@ class TaskCfg:
         return SimEnv(self, sim, seed=seed)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Terms are many small operations: waking a second thread costs more than it saves, and with
+    another process on the machine a hundred times more."""
+    num = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num)
+
+
 class SimEnv:
     """N environments of a task on a simulator; an `api.Env`.
 
@@ -167,6 +180,7 @@ class SimEnv:
         self.device = sim.device
         num, joints, feet = self.num_envs, sim.joints, len(cfg.robot.feet)
         self._generator = torch.Generator().manual_seed(seed)
+        self._max_steps = round(cfg.episode_length_s / cfg.step_s)
         self._layout = _layout(cfg, sim)
         self._all = torch.arange(num)
         self.command_states = {
@@ -217,11 +231,11 @@ class SimEnv:
             heads=tuple(cfg.rewards),
             costs=(),
             step_s=cfg.step_s,
-            max_episode_steps=round(cfg.episode_length_s / cfg.step_s),
+            max_episode_steps=self._max_steps,
             mirror=_mirrors(cfg, self._groups),
         )
-        self._max_steps = self.spec.max_episode_steps
 
+    @_one_thread()
     def reset(self, *, seed: int | None = None) -> api.Obs:
         """Start every episode anew and let go of held commands."""
         if seed is not None:
@@ -232,6 +246,7 @@ class SimEnv:
         self._restart(self._all)
         return self._observe(self._all)
 
+    @_one_thread()
     def step(self, action: Tensor) -> api.Step:
         """See `api.Env.step`; the order is explained at the top of this file."""
         view = self._act(action)
@@ -271,6 +286,7 @@ class SimEnv:
             metrics=metrics,
         )
 
+    @_one_thread()
     def set_command(self, name: str, value: Tensor, ids: Tensor | None = None) -> None:
         """Hold a command, (n, fields), and renew the observation already given."""
         require([name], list(self.command_states), "command", self.cfg.name)
@@ -297,9 +313,7 @@ class SimEnv:
             "sim": self.sim.state_dict(),
             "generator": self._generator.get_state(),
             "commands": {name: c.state_dict() for name, c in self.command_states.items()},
-            "observations": {
-                name: group.stacked.clone() for name, group in self._groups.items()
-            },
+            "observations": {name: group.stacked.clone() for name, group in self._groups.items()},
             "action": view.action.clone(),
             "previous_action": view.previous_action.clone(),
             "foot_air_time": view.foot_air_time.clone(),
@@ -335,9 +349,7 @@ class SimEnv:
         before.previous_action.copy_(before.action)
         before.action.copy_(action)
         reference = (
-            self._offset
-            if self.cfg.action_reference == "default"
-            else before.state.joint_pos
+            self._offset if self.cfg.action_reference == "default" else before.state.joint_pos
         )
         self.sim.step(reference + self._scale * action.clamp(self._low, self._high))
         self._episode_steps += 1
@@ -470,8 +482,9 @@ class _Group:
         if not self.spec.terms:
             self._lay_out(parts)
         value = torch.cat(parts, -1)
-        if self._noisy and noise:
-            value += noise * self._noise * (2.0 * torch.rand(value.shape, generator=generator) - 1)
+        if noise and self._noise.numel():
+            noisy = value[:, self._noisy]
+            noisy += noise * self._noise * (2.0 * torch.rand(noisy.shape, generator=generator) - 1)
         value *= self._scale
         if self._clipped:
             value.clamp_(-self._clip, self._clip)
@@ -508,9 +521,11 @@ class _Group:
             noise += [term.noise] * size
             clip += [torch.inf if term.clip is None else term.clip] * size
         self.spec = api.ObsGroup(terms=tuple(specs), history=self.history)
-        self._scale, self._noise = torch.tensor(scale), torch.tensor(noise)
-        self._clip = torch.tensor(clip)
-        self._noisy = bool((self._noise > 0.0).any())
+        self._scale, self._clip = torch.tensor(scale), torch.tensor(clip)
+        # From the first to the last column with noise: random numbers are dear.
+        at = [i for i, width in enumerate(noise) if width > 0.0] or [0, -1]
+        self._noisy = slice(at[0], at[-1] + 1)
+        self._noise = torch.tensor(noise[self._noisy])
         self._clipped = bool(torch.isfinite(self._clip).any())
         self.stacked = torch.zeros(self.num_envs, self.history, len(scale))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 class Robot:
     """A robot: its MJCF and the names in it.
 
-    The MJCF holds bodies, joints (ranges, armature, `actuatorfrcrange`), one position actuator per
-    policy joint, named as its joint, a keyframe "home" (the default pose, standing on z = 0) and the
-    sites and foot geoms named here. It has no ground: the task adds one.
+    The MJCF holds bodies, joints (ranges, armature, `actuatorfrcrange`), a position actuator for
+    each policy joint, named as its joint, a keyframe "home" (the default pose, standing on z = 0)
+    and the sites and foot geoms named here. It has no ground: the task adds one.
     """
 
     name: str

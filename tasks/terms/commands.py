@@ -49,7 +49,7 @@ class CommandState(ABC):
 
     @abstractmethod
     def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
-        """New values for rows ids (n,), whose view (n rows) is given; fresh at an episode's start."""
+        """New values for rows ids (n,), whose view is given; fresh: an episode starts there."""
 
     def advance(self, view: View) -> None:
         """One control step on; the view's state is the new one."""
@@ -209,9 +209,7 @@ class Gait(CommandState):
 
     def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
         num = len(ids)
-        self.kind[ids] = (
-            torch.rand(num, generator=self.generator) >= self.cfg.walking
-        ).long()
+        self.kind[ids] = (torch.rand(num, generator=self.generator) >= self.cfg.walking).long()
         self.swing_height[ids] = uniform(self.generator, num, self.cfg.swing_height)[:, 0]
         self.left_s[ids] = uniform(self.generator, num, self.cfg.every_s)[:, 0]
         if fresh:
@@ -360,7 +358,7 @@ class EePath(CommandState):
         path["goal_pos"][ids], path["goal_quat"][ids] = goal_pos, goal_quat
         path["twist"][ids] = torch.cat([way, turn], -1) / takes[:, None]
         path["moving_s"][ids] = takes
-        path["anchor_w"][ids], path["anchor_yaw_wxyz"][ids] = view.origin_w, view.heading_wxyz
+        self.fix_in_world(view, ids)
         self.in_world[ids] = in_world
         longest = torch.where(in_world, torch.tensor(cfg.in_world_s), torch.inf)
         self.left_s[ids] = torch.minimum(takes + rest, longest)
@@ -370,13 +368,9 @@ class EePath(CommandState):
         """Poses (n, 3), (n, 4) whose straight way from start_pos (n, 3) keeps out of the box; the
         start's own place where no candidate's does."""
         cfg, num = self.cfg, len(start_pos)
-        drawn = uniform(
-            self.generator, num * cfg.candidates, cfg.radius, cfg.azimuth, cfg.height
-        )
+        drawn = uniform(self.generator, num * cfg.candidates, cfg.radius, cfg.azimuth, cfg.height)
         radius, azimuth, height = drawn.view(num, cfg.candidates, 3).unbind(-1)
-        places = torch.stack(
-            [radius * torch.cos(azimuth), radius * torch.sin(azimuth), height], -1
-        )
+        places = torch.stack([radius * torch.cos(azimuth), radius * torch.sin(azimuth), height], -1)
         share = torch.linspace(0.1, 1.0, 10)[:, None]
         start = start_pos[:, None, None]
         points = start + share * (places[:, :, None] - start)
@@ -402,20 +396,23 @@ class EePath(CommandState):
         self._write(view, slice(None))
 
     def hold(self, value: Tensor, ids: Tensor) -> None:
-        """From this pose on along this twist, for ever."""
-        path, quat = self.path, from_euler(value[:, 3:6])
-        path["pos"][ids], path["quat"][ids] = value[:, :3], quat
-        path["goal_pos"][ids], path["goal_quat"][ids] = value[:, :3], quat
-        path["twist"][ids] = value[:, 6:]
+        """From this pose on along this twist, for ever; its end is half a second ahead."""
+        path, quat, twist = self.path, from_euler(value[:, 3:6]), value[:, 6:]
+        ahead_s = 0.5
+        path["pos"][ids], path["quat"][ids], path["twist"][ids] = value[:, :3], quat, twist
+        path["goal_pos"][ids] = value[:, :3] + ahead_s * twist[:, :3]
+        path["goal_quat"][ids] = multiply(from_vector(ahead_s * twist[:, 3:]), quat)
         path["moving_s"][ids] = torch.inf
         self.in_world[ids] = False
         self.left_s[ids] = torch.inf
         self._write_own(ids)
 
-    def set_goal(self, pos_t: Tensor, quat_wxyz_t: Tensor, ids: Tensor) -> None:
-        """The end (n, 3), (n, 4) of a path that is held."""
-        self.path["goal_pos"][ids], self.path["goal_quat"][ids] = pos_t, quat_wxyz_t
-        self._write_own(ids)
+    def fix_in_world(self, view: View, ids: Tensor) -> None:
+        """From now on the paths of rows ids, whose view is given, stay where they are in the world
+        while the base moves."""
+        self.path["anchor_w"][ids] = view.origin_w
+        self.path["anchor_yaw_wxyz"][ids] = view.heading_wxyz
+        self.in_world[ids] = True
 
     def _write_own(self, ids: Tensor | slice) -> None:
         values, path = self.values, self.path

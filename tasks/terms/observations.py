@@ -1,6 +1,7 @@
 """What is observed. Sizes: J joints, F feet."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -9,6 +10,11 @@ from torch import Tensor
 from robo_rl.tasks.terms.rotations import two_columns
 from robo_rl.tasks.terms.term import AXIAL, POLAR, Observation, Signs
 from robo_rl.tasks.terms.view import View, rotation_between
+
+
+def exact(terms: Mapping[str, Observation]) -> dict[str, Observation]:
+    """The same terms without noise: what a critic sees of what an actor observes."""
+    return {name: replace(term, noise=0.0) for name, term in terms.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
