@@ -67,15 +67,38 @@ def override(cfg: T, mapping: Mapping[str, Any], where: str = "") -> T:
 def from_dict(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     """A dataclass tree from what `to_dict` gave, or any mapping with its required fields."""
     hints = _settable(cls)
+    # A table inside may be partial: its other fields are as this class sets them.
+    defaults = {f.name: _default(f) for f in _fields(cls) if _is_dataclass(_default(f))}
     values = {}
     for key, value in mapping.items():
         path = _join(where, key)
         _check_key(key, hints, path)
-        values[key] = _convert(value, hints[key], _ABSENT, path)
-    missing = [f.name for f in _fields(cls) if _required(f) and f.name not in values]
+        values[key] = _convert(value, hints[key], defaults.get(key, _ABSENT), path)
+    required = [f.name for f in _fields(cls) if _default(f) is dataclasses.MISSING]
+    missing = [name for name in required if name not in values]
     if missing:
         raise ConfigError(f"{where or cls.__name__}: missing {', '.join(missing)}")
     return _construct(partial(cls, **values), where or cls.__name__)
+
+
+def flatten(mapping: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The tree's leaves by their whole path, "task.rewards.locomotion.track_velocity.weight"."""
+    leaves: dict[str, Any] = {}
+    for key, value in mapping.items():
+        path = _join(where, key)
+        leaves |= flatten(value, path) if isinstance(value, Mapping) else {path: value}
+    return leaves
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree with the leaves of both, above's where both have one."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = merge(old, value)
+        merged[key] = value
+    return merged
 
 
 def load_toml(path: str | Path) -> dict[str, Any]:
@@ -258,8 +281,8 @@ def _settable(cls: Any) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in _fields(cls)}
 
 
-def _required(f: dataclasses.Field[Any]) -> bool:
-    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+def _default(f: dataclasses.Field[Any]) -> Any:
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def _name(hint: Any) -> str:

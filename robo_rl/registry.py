@@ -6,6 +6,7 @@ Another package adds its own with entry points in the groups "robo_rl.tasks" and
 
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from robo_rl.config import did_you_mean
@@ -37,6 +38,12 @@ def tasks() -> tuple[str, ...]:
 def learners() -> tuple[str, ...]:
     """The names of all learners, sorted."""
     return tuple(sorted(_targets("learner")))
+
+
+def configs() -> dict[str, Path]:
+    """The library's own configuration files by name: tasks with their settings, ready to train."""
+    folder = Path(__file__).parent / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def task(name: str) -> "EnvCfg":
