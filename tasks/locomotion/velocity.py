@@ -61,7 +61,7 @@ def velocity(name: str, robot: Robot) -> TaskCfg:
             "yaw_rate": m.YawRateError(),
             "power": m.Power(),
         },
-        train={"iterations": 500, "ppo": {"entropy_coef": 0.01}},
+        train={"iterations": 500, "ppo": {"entropy": 0.01}},
     )
 
 

@@ -260,14 +260,14 @@ class EePathCfg(CommandCfg):
     whose x axis points away from it.
     """
 
-    radius: Range = (0.33, 0.58)
+    radius: Range = (0.33, 0.6)
     """Distance from the vertical axis through the base [m]."""
     azimuth: Range = (-1.7, 1.7)
     """Direction from it [rad]; 0 is ahead."""
-    height: Range = (0.28, 0.68)
+    height: Range = (0.48, 0.92)
     """Above the ground [m]."""
     roll: Range = (-0.4, 0.4)
-    pitch: Range = (-0.5, 0.5)
+    pitch: Range = (-0.3, 0.5)
     yaw: Range = (-0.4, 0.4)
     """[rad]."""
     speed: Range = (0.05, 0.6)
