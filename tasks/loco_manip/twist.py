@@ -15,19 +15,19 @@ def go2_arx5_twist() -> TaskCfg:
     Source of the task: Vijayan et al. 2025, arXiv:2507.08656, whose weights are not published.
     """
     measured = {
-        "gyro": o.BaseAngVel(scale=0.25, noise=0.2),
+        "gyro": o.BaseAngVel(noise=0.2),
         "gravity": o.Gravity(noise=0.05),
         "joint_pos": o.JointPos(noise=0.01),
-        "joint_vel": o.JointVel(scale=0.05, noise=1.0),
+        "joint_vel": o.JointVel(noise=1.0),
         "last_action": o.LastAction(),
         "base_twist_command": o.BaseTwistCommand(),
-        "ee_pos_error": o.EePosError(scale=4.0),
+        "ee_pos_error": o.EePosError(),
         "ee_rotation_error": o.EeRotationError(),
         "ee_pos_command": o.EePosCommand(),
         "ee_rotation_command": o.EeRotationCommand(),
         "ee_twist_command": o.EeTwistCommand(),
         "ee_goal": o.EeGoal(),
-        "foot_height_command": o.FootHeightCommand(scale=10.0),
+        "foot_height_command": o.FootHeightCommand(),
         "foot_phase": o.FootPhase(),
     }
     return TaskCfg(
@@ -47,11 +47,11 @@ def go2_arx5_twist() -> TaskCfg:
             "critic": {
                 **o.exact(measured),
                 "base_lin_vel": o.BaseLinVel(),
-                "base_height": o.BaseHeight(scale=10.0),
+                "base_height": o.BaseHeight(),
                 "ee_twist": o.EeTwist(),
-                "foot_force": o.FootForce(scale=0.01),
-                "foot_height": o.FootHeight(scale=10.0),
-                "joint_torque": o.JointTorque(scale=0.05),
+                "foot_force": o.FootForce(),
+                "foot_height": o.FootHeight(),
+                "joint_torque": o.JointTorque(),
             },
         },
         rewards={

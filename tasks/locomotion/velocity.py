@@ -16,10 +16,10 @@ def velocity(name: str, robot: Robot) -> TaskCfg:
     Rewards as Isaac Lab's and mjlab's flat-ground velocity tasks have them.
     """
     measured = {
-        "gyro": o.BaseAngVel(scale=0.25, noise=0.2),
+        "gyro": o.BaseAngVel(noise=0.2),
         "gravity": o.Gravity(noise=0.05),
         "joint_pos": o.JointPos(noise=0.01),
-        "joint_vel": o.JointVel(scale=0.05, noise=1.5),
+        "joint_vel": o.JointVel(noise=1.5),
         "last_action": o.LastAction(),
         "base_twist_command": o.BaseTwistCommand(),
     }
@@ -33,9 +33,9 @@ def velocity(name: str, robot: Robot) -> TaskCfg:
             "critic": {
                 **o.exact(measured),
                 "base_lin_vel": o.BaseLinVel(),
-                "base_height": o.BaseHeight(scale=10.0),
-                "foot_force": o.FootForce(scale=0.01),
-                "foot_height": o.FootHeight(scale=10.0),
+                "base_height": o.BaseHeight(),
+                "foot_force": o.FootForce(),
+                "foot_height": o.FootHeight(),
             },
         },
         rewards={
