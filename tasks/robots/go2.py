@@ -18,7 +18,7 @@ LEG_JOINTS = tuple(f"{leg}_{link}_joint" for leg in LEGS for link in ("hip", "th
 LEG_HOME = (0.0, 0.9, -1.8)
 """Hip, thigh and calf of the default pose [rad]."""
 LEG_VELOCITY_LIMITS = {joint: 20.07 if "calf" in joint else 30.1 for joint in LEG_JOINTS}
-"""[rad/s], from Unitree's `go2_description.urdf`."""
+"""[rad/s], from `go2_description.urdf` of UMI-on-Legs."""
 LEG_MIRROR = {
     joint: (joint[0] + {"L": "R", "R": "L"}[joint[1]] + joint[2:], -1.0 if "hip" in joint else 1.0)
     for joint in LEG_JOINTS
@@ -136,7 +136,7 @@ def home_height() -> float:
 def position_actuator(joint: str, kp: float, kd: float) -> str:
     """A joint's PD controller; its target can be delayed by up to four substeps."""
     return f"""
-    <position name="{joint}" joint="{joint}" kp="{kp:g}" kv="{kd:g}" delay="0" nsample="5"/>"""
+    <position name="{joint}" joint="{joint}" kp="{kp:g}" kv="{kd:g}" delay="0" nsample="4"/>"""
 
 
 def _leg(leg: str) -> str:

@@ -25,8 +25,8 @@ from robo_rl.tasks.robots.go2 import (
 from robo_rl.tasks.robots.robot import Robot
 
 ARM_JOINTS = tuple(f"arm_joint{i}" for i in range(1, 7))
-ARM_HOME = (0.0, 1.2, 0.6, 0.6, 0.0, 0.0)
-"""[rad]: the tool level, 0.49 m ahead of the base's origin and 0.35 m above it. From here it
+ARM_HOME = (0.0, 1.2, 0.65, 0.55, 0.0, 0.0)
+"""[rad]: the tool level, 0.49 m ahead of the base and 0.65 m above the ground. From here it
 moves 0.15 m along each axis without turning; lower, the wrist would be at its limit."""
 ARM_KP = (100.0, 100.0, 100.0, 20.0, 20.0, 5.0)
 ARM_KD = (3.0, 3.0, 3.0, 2.0, 1.0, 0.5)
@@ -40,6 +40,8 @@ ARM = """
         <inertial pos="0 0 0.0273" mass="0.4404" diaginertia="0.00017 0.00018 0.00016"/>
         <geom class="visual" type="box" size="0.045 0.04 0.02" pos="0 0 -0.018"/>
         <geom class="visual" type="cylinder" size="0.036 0.03" pos="0 0 0.03" material="shell"/>
+        <geom name="arm_base" type="capsule" size="0.036" fromto="0 0 -0.03 0 0 0.03" contype="0"
+          conaffinity="3"/>
         <body name="arm_link1" pos="0 0 0.0605">
           <joint name="arm_joint1" axis="0 0 1" range="-2.618 2.618" armature="0.032"
             actuatorfrcrange="-20 20"/>
@@ -61,9 +63,9 @@ ARM = """
                 actuatorfrcrange="-15 15"/>
               <inertial pos="0.1872 0 0.0515" mass="0.5031"
                 fullinertia="0.00033 0.00387 0.00384 0 0.00039 0"/>
-              <geom name="arm_link3" type="capsule" size="0.025" fromto="0.04 0 0.056 0.245 0 0.056"/>
+              <geom name="arm_link3" type="capsule" size="0.022" fromto="0.04 0 0.056 0.245 0 0.056"
+                group="2" material="dark"/>
               <geom class="visual" type="capsule" size="0.022" fromto="0 0 0 0.04 0 0.056"/>
-              <geom class="visual" type="capsule" size="0.022" fromto="0.04 0 0.056 0.245 0 0.056"/>
               <geom class="visual" type="cylinder" size="0.026 0.03" pos="0.245 0 0.056"
                 quat="1 1 0 0" material="shell"/>
               <body name="arm_link4" pos="0.245 0 0.056">
@@ -72,7 +74,7 @@ ARM = """
                 <inertial pos="0.0372 0 0.0315" mass="0.0974"
                   fullinertia="0.00016 0.00019 0.00011 0 7e-5 0"/>
                 <geom class="visual" type="capsule" size="0.016" fromto="0 0 0 0.03 0 0.04"/>
-                <geom class="visual" type="capsule" size="0.016" fromto="0.03 0 0.04 0.067 0 0.045"/>
+                <geom class="visual" type="capsule" size="0.016" fromto="0.03 0 0.04 0.067 0 0.04"/>
                 <body name="arm_link5" pos="0.06675 0 0.084">
                   <joint name="arm_joint5" axis="0 0 -1" range="-1.5708 1.5708" armature="0.0018"
                     actuatorfrcrange="-5 5"/>
@@ -113,7 +115,7 @@ GO2_ARX5 = Robot(
         hold=(
             *(-0.098, 0.909, -1.59, 0.098, 0.909, -1.59),
             *(-0.064, 0.91, -1.65, 0.064, 0.91, -1.65),
-            *(0.0, 1.176, 0.645, 0.651, 0.0, 0.0),
+            *(0.0, 1.175, 0.695, 0.601, 0.0, 0.0),
         ),
         arm=ARM,
         arm_actuators="".join(map(position_actuator, ARM_JOINTS, ARM_KP, ARM_KD)),
