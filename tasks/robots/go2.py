@@ -5,7 +5,7 @@ Source of every number without one of its own: `unitree_go2/go2.xml` of MuJoCo M
 products of inertia across the sagittal plane (under 1 % of its smallest moment) are zero, so that
 the robot is its own mirror image; joint damping is 0.1 instead of 2 Nm s/rad, since the actuators
 here bring their own; there is no joint friction (0.2 Nm there, 1 % of what the motors give), which
-costs a quarter of the simulation's speed.
+costs a fifth of the simulation's speed.
 """
 
 from collections.abc import Sequence

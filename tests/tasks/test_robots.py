@@ -1,12 +1,16 @@
 """The robots are those of their sources, stand, are their own mirror image and reach."""
 
+from dataclasses import replace
 from math import radians
+from pathlib import Path
 
 import mujoco
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
+from robo_rl.tasks.backends.mujoco_batch import MujocoSim
 from robo_rl.tasks.robots.go2 import GO2
 from robo_rl.tasks.robots.go2_arx5 import GO2_ARX5
 from robo_rl.tasks.robots.robot import Robot
@@ -220,3 +224,48 @@ def test_arm_reaches_fifteen_centimetres_along_each_axis_without_turning_the_too
         assert all(j.range[0] < data.qpos[j.qposadr[0]] < j.range[1] for j in arm), goal - start
         mujoco.mj_forward(model, data)
         assert all("floor" in pair for pair in touching(model, data))
+
+
+@pytest.fixture(scope="module")
+def own() -> Robot:
+    """The robot that docs/robots.md shows how to make."""
+    page = (Path(__file__).parents[2] / "docs" / "robots.md").read_text()
+    made: dict[str, object] = {}
+    exec(page.split("```python\n")[1].split("```")[0], made)
+    robot = made["TABLE"]
+    assert isinstance(robot, Robot)
+    return robot
+
+
+def test_the_robot_of_the_documentation_stands(own: Robot) -> None:
+    sim = MujocoSim(own, num_envs=2, step_s=0.02, physics_s=0.005)
+    home = torch.tensor([[joint.default for joint in sim.joints]]).repeat(2, 1)
+    ids = torch.arange(2)
+    sim.reset(
+        ids,
+        base_pos_w=torch.tensor([[0.0, 0.0, 0.3456]]).repeat(2, 1),
+        base_quat_wxyz=torch.tensor([[1.0, 0.0, 0.0, 0.0]]).repeat(2, 1),
+        base_vel=torch.zeros(2, 6),
+        joint_pos=home,
+        joint_vel=torch.zeros_like(home),
+    )
+    for _ in range(50):
+        sim.step(home)
+    assert (sim.state.base_pos_w[:, 2] > 0.32).all()
+    assert (sim.state.foot_force_w.norm(dim=-1) > 5.0).all()
+    assert (sim.state.undesired_contacts == 0).all()
+
+
+def test_a_name_that_the_mjcf_lacks_is_refused_with_those_it_has(own: Robot) -> None:
+    wrong = {
+        "joint FL_hpi; it has .*FL_hip": replace(own, joints=("FL_hpi", *own.joints[1:])),
+        "geom foot; it has .*FL": replace(own, feet=("foot",)),
+        "site tool; it has none": replace(own, ee="tool"),
+        "body torso; it has .*trunk": replace(own, base="torso"),
+        "actuatorfrcrange": replace(
+            own, mjcf=str(own.mjcf).replace(' actuatorfrcrange="-20 20"', "")
+        ),
+    }
+    for message, robot in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            MujocoSim(robot, num_envs=1, step_s=0.02, physics_s=0.005)
