@@ -1,0 +1,51 @@
+"""Running mean and standard deviation of observations."""
+
+import torch
+from torch import Tensor, nn
+
+STD_FLOOR = 1e-2
+"""No feature is magnified more than a hundredfold, however little it has varied so far."""
+
+
+class Normaliser(nn.Module):
+    """Features shifted and scaled to zero mean and unit variance, (..., O) -> (..., O).
+
+    Statistics are float64: after a billion samples a float32 count no longer moves. Until the
+    first merge it changes nothing.
+    """
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
+        self.register_buffer("shift", torch.zeros(size))
+        self.register_buffer("scale", torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.shift) * self.scale
+
+    @torch.no_grad()
+    def merge(self, x: Tensor) -> None:
+        """Take samples (..., O) into the statistics.
+
+        Source: Chan, Golub, LeVeque 1979, Updating formulae and a pairwise algorithm for
+        computing sample variances.
+        """
+        flat = x.reshape(-1, x.shape[-1]).double()
+        new = float(len(flat))
+        var, mean = torch.var_mean(flat, dim=0, correction=0)
+        total = self.count + new
+        delta = mean - self.mean
+        spread = self.var * self.count + var * new + delta.square() * self.count * new / total
+        self.mean += delta * (new / total)
+        self.var.copy_(spread / total)
+        self.count.copy_(total)
+        self.shift.copy_(self.mean)
+        self.scale.copy_(1.0 / self.var.sqrt().clamp(min=STD_FLOOR))
