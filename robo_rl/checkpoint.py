@@ -144,21 +144,19 @@ def check_spec(saved: EnvSpec, wanted: EnvSpec, path: str | Path) -> None:
 
 def _interface(spec: EnvSpec) -> dict[str, Any]:
     groups = {
-        f"observation group {name}": [
-            {key: value for key, value in to_dict(term).items() if key not in ("noise", "measured")}
+        f"observation group {name}": f"{group.size} numbers of {group.history} steps: "
+        + ", ".join(
+            f"{term.name} ({term.size}, [{term.unit}], {term.frame}, x {term.scale}, +-{term.clip})"
             for term in group.terms
-        ]
+        )
         for name, group in spec.obs.items()
     }
     return {
         "task": spec.name,
         "reward groups": list(spec.heads),
         "costs": list(spec.costs),
-        "observation groups": {
-            name: f"{group.size} x {group.history}" for name, group in spec.obs.items()
-        },
         **groups,
-        "action": to_dict(spec.action),
+        **{f"action {key}": value for key, value in to_dict(spec.action).items()},
         "step_s": spec.step_s,
     }
 

@@ -202,8 +202,8 @@ def _plot(groups: list[_Group], names: list[str], units: Mapping[str, str]) -> s
     from matplotlib.figure import Figure
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "robo_rl", "font.size": 9}):
-        figure = Figure(figsize=(4.4, 2.5), layout="constrained")
-        axes = figure.add_subplot()
+        figure = Figure(figsize=(4.4, 2.5))
+        axes = figure.add_axes((0.14, 0.18, 0.83, 0.78))
         drawn = False
         for group in groups:
             for i, name in enumerate(names):

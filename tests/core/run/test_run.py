@@ -1,0 +1,341 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from robo_rl.api import Step
+from robo_rl.checkpoint import CheckpointError, load, load_meta
+from robo_rl.config import ConfigError
+from robo_rl.run import Run, RunError, run_cfg, train
+
+RunToy = Callable[..., Run]
+TIMES = ("time_s", "steps_per_s", "simulation_s", "learning_s", "evaluation_s")
+
+
+def untimed(run: Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in run.metrics()]
+
+
+def assert_equal(a: Any, b: Any, where: str = "state") -> None:
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            if key != "time_s":
+                assert_equal(a[key], b[key], f"{where}/{key}")
+    else:
+        assert a == b, where
+
+
+def stop_in_step(monkeypatch: pytest.MonkeyPatch, toys: ModuleType, number: int) -> None:
+    """Ctrl-C comes in the middle of the training environment's step of this number."""
+    original = toys.PointEnv.step
+
+    def step(env: Any, action: torch.Tensor) -> Step:
+        if env.num_envs == 8 and env._count == number:
+            os.kill(os.getpid(), signal.SIGINT)
+        result: Step = original(env, action)
+        return result
+
+    monkeypatch.setattr(toys.PointEnv, "step", step)
+
+
+def test_a_run_folder_holds_what_was_promised(tmp_path: Path) -> None:
+    run = train("point", algorithm="climber", out=tmp_path, name="first")
+    names = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
+    events = {name for name in names if name.startswith("events.out.tfevents")}
+    assert names - events == {
+        ".lock",
+        "config.toml",
+        "run.json",
+        "metrics.jsonl",
+        "eval.json",
+        "report.html",
+        *(f"checkpoints/{n}.safetensors" for n in ("latest", "best", "000003", "000006")),
+    }
+    assert len(events) == 1
+    assert run.path.parent.name == "point" and run.path.name.endswith("_first")
+    origin = run.origin()
+    assert origin["packages"]["torch"] == torch.__version__
+    assert origin["seed"] == 0 and origin["machine"]["cores"] == os.cpu_count()
+    assert len(origin["git"][0]["commit"]) == 40
+    lines = run.metrics()
+    assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["steps"] for line in lines] == [40, 80, 120, 160, 200, 240]
+    assert [("eval/score" in line) for line in lines] == [False, True] * 3
+    best, _ = load(run.checkpoint("best"))
+    assert list(best) == ["learner"]
+    best_line = max((line for line in lines if "eval/score" in line), key=lambda x: x["eval/score"])
+    assert load_meta(run.checkpoint("best"))["iteration"] == best_line["iteration"]
+    evaluation = run.evaluation()
+    assert evaluation is not None and evaluation["units"] == {"position_error": "m"}
+    assert set(evaluation["scores"]) >= {"position_error", "return", "fall"}
+    assert run.spec == run.make().spec
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(run_toy: RunToy) -> None:
+    first, again, other = run_toy(), run_toy(), run_toy(seed=1)
+    assert untimed(first) == untimed(again) != untimed(other)
+    assert_equal(load(first.checkpoint("latest"))[0], load(again.checkpoint("latest"))[0])
+    assert first.path != again.path, "two runs that begin in the same second"
+
+
+def test_the_config_in_a_run_folder_gives_the_same_run(run_toy: RunToy, tmp_path: Path) -> None:
+    first = run_toy(task={"episode_steps": 7}, climber={"step": 0.25}, seed=3)
+    again = train(first.path / "config.toml", out=tmp_path)
+    assert again.cfg == first.cfg
+    assert again.cfg.to_dict()["task"]["episode_steps"] == 7
+    assert untimed(again) == untimed(first)
+
+
+def test_evaluations_leave_training_undisturbed(run_toy: RunToy) -> None:
+    often, never = run_toy(eval_every=1), run_toy(eval_every=100)
+    states = [load(run.checkpoint("latest"))[0] for run in (often, never)]
+    for state in states:
+        del state["best"]
+    assert_equal(states[0], states[1])
+
+
+def test_a_run_that_is_stopped_and_resumed_equals_an_unbroken_one(
+    run_toy: RunToy, monkeypatch: pytest.MonkeyPatch, toys: ModuleType, capfd: Any
+) -> None:
+    unbroken = run_toy()
+    with monkeypatch.context() as patch:
+        stop_in_step(patch, toys, 13)  # in the third iteration of five steps
+        stopped = run_toy()
+    assert [line["iteration"] for line in stopped.metrics()] == [1, 2, 3]
+    out, err = capfd.readouterr()
+    assert f"stopped after iteration 3 of 6; go on with: robo-rl train point --resume {stopped.path}" in out  # fmt: skip  # noqa: E501
+    assert "once more to stop at once" in err
+    resumed = run_toy(resume="latest")
+    assert resumed.path == stopped.path
+    assert untimed(resumed) == untimed(unbroken)
+    assert_equal(load(resumed.checkpoint("latest"))[0], load(unbroken.checkpoint("latest"))[0])
+    assert_equal(load(resumed.checkpoint("best"))[0], load(unbroken.checkpoint("best"))[0])
+    assert resumed.evaluation() == unbroken.evaluation()
+    assert [note["iteration"] for note in resumed.origin()["resumed"]] == [3]
+
+
+def test_no_iteration_appears_twice_after_a_crash(run_toy: RunToy) -> None:
+    run = run_toy(iterations=4)
+    path = run.path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    ghosts = [json.dumps({**json.loads(lines[-1]), "iteration": i}) for i in (5, 6)]
+    path.write_text("\n".join([*lines, *ghosts, '{"iteration": 7, "ste']))
+    run_toy(resume=run.path, iterations=6)
+    assert [line["iteration"] for line in run.metrics()] == [1, 2, 3, 4, 5, 6]
+    assert run.metrics()[4]["steps"] == 200
+
+
+def test_a_complete_run_goes_on_when_iterations_are_raised(run_toy: RunToy) -> None:
+    run = run_toy()
+    with pytest.raises(RunError, match=r"is complete with 6 iterations; .*--iterations 12"):
+        run_toy(resume=run.path)
+    assert run_toy(resume=run.path, iterations=8).cfg.iterations == 8
+    unbroken = run_toy(iterations=8)
+    assert_equal(load(run.checkpoint("latest"))[0], load(unbroken.checkpoint("latest"))[0])
+
+
+def test_what_cannot_be_resumed_is_refused(
+    run_toy: RunToy, tmp_path: Path, toys: ModuleType
+) -> None:
+    with pytest.raises(RunError, match=f"no run in {tmp_path}/point has a checkpoint"):
+        run_toy(resume="latest")
+    with pytest.raises(RunError, match="elsewhere is no run folder: it has no config"):
+        run_toy(resume=tmp_path / "elsewhere")
+    run = run_toy()
+    with pytest.raises(RunError, match=r"seed, climber.step cannot change, only iterations, dev"):
+        run_toy(resume=run.path, climber={"step": 0.1}, seed=2, iterations=9)
+    with pytest.raises(RunError, match="is a run of 'point', not of 'line'"):
+        train(toys.PointTask(name="line"), resume=run.path)
+    state = run.path / "checkpoints" / "latest.safetensors"
+    state.rename(state.with_name("000001.safetensors"))
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'latest' in .*; it has 000001"):
+        run_toy(resume=run.path, iterations=9)
+
+
+def test_a_task_that_grew_since_is_refused_with_both_lists(
+    run_toy: RunToy, monkeypatch: pytest.MonkeyPatch, toys: ModuleType
+) -> None:
+    run = run_toy()
+    original = toys.PointTask.build
+
+    def build(cfg: Any, **arguments: Any) -> Any:
+        env = original(cfg, **arguments)
+        env.spec = replace(env.spec, heads=("reach", "effort", "contact"))
+        return env
+
+    monkeypatch.setattr(toys.PointTask, "build", build)
+    lists = r"reward groups\s+checkpoint: \['reach', 'effort'\]\s+task: .*'contact'\]"
+    with pytest.raises(CheckpointError, match=lists):
+        run_toy(resume=run.path, iterations=9)
+    with pytest.raises(CheckpointError, match=lists):
+        run.make()
+
+
+def test_a_second_process_in_a_run_folder_is_refused(run_toy: RunToy) -> None:
+    run = run_toy()
+    with (
+        run.lock(),
+        pytest.raises(RunError, match=f"process {os.getpid()} is training in {run.path}"),
+    ):
+        run_toy(resume=run.path, iterations=9)
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"cannot write .*file/point: Not a directory; .*--out"):
+        train("point", algorithm="climber", out=tmp_path / "file")
+
+
+def test_a_full_disk_stops_a_run_and_leaves_its_checkpoints(
+    run_toy: RunToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_toy()
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def no_room(*arguments: Any) -> None:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr("robo_rl.metrics.Writer.write", no_room)
+        with pytest.raises(RunError, match=r"cannot write .*: No space left on device; make room"):
+            run_toy(resume=run.path, iterations=9)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", no_room)
+        with pytest.raises(RunError, match="No space left on device"):
+            run_toy(resume=run.path, iterations=9)
+    assert load_meta(run.checkpoint("latest"))["iteration"] == 6
+
+
+@pytest.mark.parametrize(
+    ("target", "overrides", "said"),
+    [
+        ("piont", {}, "no task or configuration 'piont', only .*did you mean 'point'"),
+        ("point", {"algorithm": "climbr"}, "no learner 'climbr', only .*did you mean 'climber'"),
+        ("point", {"num_env": 3}, "unknown key num_env; known: .*did you mean 'num_envs'"),
+        ("point", {"climber": {"stepp": 1.0}}, "unknown key climber.stepp; .*did you mean 'step'"),
+        ("point", {"task": {"pairs": 1}}, "unknown key task.pairs; .*did you mean 'pair'"),
+        ("point", {"iterations": 0}, "iterations is 0; it must be at least 1"),
+        ("point", {"num_envs": 1.5}, "num_envs is 1.5 .float.; int is accepted"),
+        ("point", {"device": "gpu"}, "device is 'gpu'; cpu, cuda or cuda:<number>"),
+        ("point", {"name": "a/b"}, "name is 'a/b'; letters, digits"),
+        ("point", {"seed": -1}, r"seed is -1; it must be in \[0"),
+    ],
+)
+def test_bad_settings_name_what_is_accepted(
+    target: str, overrides: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        run_cfg(target, **{"algorithm": "climber", **overrides})
+
+
+def test_a_file_overrides_the_task_and_arguments_override_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'version = 1\nalgorithm = "climber"\niterations = 5\nseed = 4\n'
+        '[task]\nname = "point"\nepisode_steps = 9\n[climber]\nstep = 0.1\n[ppo]\n'
+    )
+    cfg = run_cfg(path, seed=7, climber={"step": 0.2})
+    assert (cfg.num_envs, cfg.iterations, cfg.seed) == (8, 5, 7)
+    assert cfg.to_dict()["task"]["episode_steps"] == 9
+    assert cfg.to_dict()["climber"] == {"step": 0.2}
+    for version, said in (("version = 0", "version 0"), ("", "version none")):
+        path.write_text(f'{version}\n[task]\nname = "point"\n')
+        with pytest.raises(ConfigError, match=rf"mine.toml has {said}; this robo_rl reads version"):
+            run_cfg(path)
+    path.write_text("version = 1\n")
+    with pytest.raises(ConfigError, match=r"mine.toml does not say what to train"):
+        run_cfg(path)
+
+
+def test_a_score_that_does_not_exist_is_found_before_training(run_toy: RunToy) -> None:
+    with pytest.raises(
+        ValueError, match="score is '-error', but an evaluation gives only position"
+    ):
+        run_toy(task={"score": "-error"})
+
+
+def test_a_run_that_does_not_recover_stops_with_its_checkpoint_intact(
+    run_toy: RunToy, tmp_path: Path, capsys: Any
+) -> None:
+    with pytest.raises(RunError, match="stopped after 5 skipped updates in a row; the last: iter"):
+        run_toy(task={"broken_from": 17}, iterations=20)  # in the fourth iteration
+    run = Run.open("latest", tmp_path)
+    assert load_meta(run.checkpoint("latest"))["iteration"] == 3
+    lines = run.metrics()
+    assert [line["skipped"] for line in lines] == [0, 0, 0, 1, 1, 1, 1]
+    assert lines[3]["reward/reach/distance"] is None
+    said = capsys.readouterr().out
+    assert "iteration 4: update skipped: reward of reach in environments 0, 1" in said
+    assert "reward/reach/distance" in said and "reward/effort" not in said
+    state, meta = load(run.path / "faults" / "000004.safetensors")
+    assert "reward/reach/distance" in meta["fault"]
+    assert state["env"]["count"] == 20 and "learner" in state
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import toys
+toys.register()
+step = toys.PointEnv.step
+def slow(env, action):
+    time.sleep({sleep} if env.num_envs == 8 else 0)
+    return step(env, action)
+toys.PointEnv.step = slow
+from robo_rl.run import train
+train("point", algorithm="climber", out={out!r}, iterations=100000, eval_every=100000)
+"""
+
+
+def start(out: Path, sleep: float) -> subprocess.Popen[str]:
+    """A run in a process of its own, which has finished its first iteration unless it is slow."""
+    script = SCRIPT.format(folder=str(Path(__file__).parent), sleep=sleep, out=str(out))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "run folder" in process.stdout.readline()
+    if not sleep:
+        process.stdout.readline()
+    return process
+
+
+def test_sigterm_saves_and_exits_cleanly(tmp_path: Path) -> None:
+    process = start(tmp_path, sleep=0.0)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    run = Run.open("latest", tmp_path)
+    iteration = load_meta(run.checkpoint("latest"))["iteration"]
+    assert f"stopped after iteration {iteration} of 100000; go on with" in out
+    assert run.metrics()[-1]["iteration"] == iteration > 0
+
+
+def test_a_second_ctrl_c_exits_at_once(tmp_path: Path) -> None:
+    process = start(tmp_path, sleep=60.0)
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    while "once more to stop at once" not in process.stdout.readline():
+        pass
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == -signal.SIGINT
+    assert time.monotonic() - began < 2
+    process.stdout.close()
