@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import metadata, resources
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_the_version_is_said_once() -> None:
 
 def test_constraints_pin_every_direct_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    wanted = chain(project["dependencies"], *project["optional-dependencies"].values())
     names = {w.split(">=")[0] for w in wanted if not w.startswith("robo-rl[")}
     pins = [
         line.split("==")
