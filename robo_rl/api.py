@@ -73,11 +73,11 @@ class ActionSpec:
     joints: tuple[str, ...]
     scale: tuple[float, ...]
     offset: tuple[float, ...]
-    """The default position of each joint [rad]: the reference unless relative."""
+    """Joint targets that hold the default pose [rad]: the reference where that is "default"."""
     low: tuple[float, ...]
     high: tuple[float, ...]
     reference: Literal["default", "current"] = "default"
-    """What the target is relative to: the default position or the joint's position now."""
+    """What a target is relative to: the offset, or the joint's position now."""
     heads: tuple[str, ...] = ()
     """The reward group whose limb each action moves; empty where actions have no owner."""
 

@@ -557,14 +557,14 @@ def _action_spec(cfg: TaskCfg, sim: Sim) -> api.ActionSpec:
     spans = [
         (-5.0, 5.0)
         if relative
-        else ((j.position[0] - j.default) / s, (j.position[1] - j.default) / s)
-        for j, s in zip(joints, scale, strict=True)
+        else ((j.position[0] - o) / s, (j.position[1] - o) / s)
+        for j, o, s in zip(joints, sim.home_target, scale, strict=True)
     ]
     owner = {j: h for limb, h in cfg.head_of_limb.items() for j in robot.limbs[limb]}
     return api.ActionSpec(
         joints=tuple(joint.name for joint in joints),
         scale=tuple(scale),
-        offset=tuple(joint.default for joint in joints),
+        offset=sim.home_target,
         low=tuple(span[0] for span in spans),
         high=tuple(span[1] for span in spans),
         reference=cfg.action_reference,

@@ -49,7 +49,7 @@ _NETFORCE = 3  # of a contact sensor: all matching contacts summed into one, in 
 Float = npt.NDArray[np.float64]
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _be_quiet(_message: bytes) -> None:
     """MuJoCo's own handler prints and writes MUJOCO_LOG.TXT into the working directory."""
 
@@ -83,6 +83,7 @@ class MujocoSim:
         self.model = _model(robot, physics_s)
         self.joints = _joints(robot, self.model)
         self.home_height = float(self.model.key("home").qpos[2])
+        self.home_target = _home_target(robot, self.model)
         self.num_substeps = round(step_s / physics_s)
         _silence()
         self.batch = Batch(self.model, num_envs, num_threads)
@@ -92,6 +93,8 @@ class MujocoSim:
         self._qpos_at = _run([int(model.jnt_qposadr[j]) for j in joint_ids])
         self._qvel_at = _run([int(model.jnt_dofadr[j]) for j in joint_ids])
         self._ctrl_at = _run([int(model.actuator(name).id) for name in robot.joints])
+        # How far targets must lead the joints to hold them against gravity.
+        self._sag = np.array(self.home_target) - np.array([j.default for j in self.joints])
         self._qpos: Float = self.batch.bind("qpos")
         self._qvel: Float = self.batch.bind("qvel")
         self._ctrl: Float = self.batch.bind("ctrl")
@@ -136,7 +139,7 @@ class MujocoSim:
         qvel[:, self._qvel_at] = joint_vel.numpy()
         self._qpos[rows], self._qvel[rows] = qpos, qvel
         ctrl = self._ctrl[rows]
-        ctrl[:, self._ctrl_at] = joint_pos.numpy()
+        ctrl[:, self._ctrl_at] = joint_pos.numpy() + self._sag
         self._ctrl[rows] = ctrl
         self._fill_history(rows)
         self.batch.forward(rows)
@@ -314,8 +317,8 @@ def _model(robot: Robot, physics_s: float) -> mujoco.MjModel:
         spec.add_sensor(
             name=f"force {name}",
             type=kind.mjSENS_CONTACT,
-            objtype=obj.mjOBJ_GEOM,
-            objname=name,
+            reftype=obj.mjOBJ_GEOM,  # as the second of a pair: the force is the one on the foot
+            refname=name,
             intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), _NETFORCE, 1],
         )
     for name in robot.undesired_contacts:
@@ -403,6 +406,17 @@ def _joints(robot: Robot, model: mujoco.MjModel) -> tuple[Joint, ...]:
             )
         )
     return tuple(joints)
+
+
+def _home_target(robot: Robot, model: mujoco.MjModel) -> tuple[float, ...]:
+    """The controls of the keyframe "home": targets that hold its pose against gravity."""
+    home = model.key("home")
+    if not home.ctrl.any() and home.qpos[7:].any():
+        raise ValueError(
+            f'the keyframe "home" of {robot.name} has no ctrl; give it the joint targets that hold '
+            f"its qpos, or the same angles"
+        )
+    return tuple(float(home.ctrl[model.actuator(name).id]) for name in robot.joints)
 
 
 def _run(indices: list[int]) -> Any:

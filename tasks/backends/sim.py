@@ -61,6 +61,8 @@ class Sim(Protocol):
     joints: tuple[Joint, ...]
     home_height: float
     """Of the base's origin in the default pose [m]."""
+    home_target: tuple[float, ...]
+    """Joint targets (J,) [rad] that hold the default pose against gravity."""
     state: State
     broken: Tensor
     """(N,) bool: rows whose simulation blew up in the last step; to be reset."""
@@ -116,7 +118,8 @@ def require(names: Sequence[str], there: Sequence[str], what: str, where: str) -
     """Raise ValueError naming what is missing, and what there is instead."""
     missing = [name for name in names if name not in there]
     if missing:
+        named = ", ".join(name for name in there if name) or "none"
         raise ValueError(
-            f"{where} has no {what} {', '.join(missing)}; it has {', '.join(there) or 'none'}. "
+            f"{where} has no {what} {', '.join(missing)}; it has {named}. "
             f"Name one of these in the Robot, or add it to the MJCF"
         )
