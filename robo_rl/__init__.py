@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from robo_rl.checkpoint import load_policy as load_policy
-    from robo_rl.evaluate import evaluate as evaluate
+    from robo_rl.evaluation import evaluate as evaluate
     from robo_rl.registry import make as make
     from robo_rl.run import train as train
 
@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 __all__ = ["evaluate", "load_policy", "make", "train"]
 
 _HOMES = {
-    "evaluate": "robo_rl.evaluate",
+    "evaluate": "robo_rl.evaluation",
     "load_policy": "robo_rl.checkpoint",
     "make": "robo_rl.registry",
     "train": "robo_rl.run",

@@ -98,12 +98,12 @@ def load_policy(
 
 
 def build_learner(meta: Mapping[str, Any], path: str | Path, *, device: str) -> OnlineLearner:
-    """A learner for one environment as a checkpoint's meta describes it, with fresh weights."""
-    algorithm = _entry(meta, "algorithm", path)
-    table = _entry(_entry(meta, "config", path), algorithm, path)
-    cfg = from_dict(registry.learner(algorithm), table, algorithm)
+    """A learner as a checkpoint's meta describes it, with fresh weights."""
+    algorithm, config = _entry(meta, "algorithm", path), _entry(meta, "config", path)
+    cfg = from_dict(registry.learner(algorithm), _entry(config, algorithm, path), algorithm)
     spec = from_dict(EnvSpec, _entry(meta, "spec", path))
-    return cfg.build(spec, num_envs=1, device=device, seed=0)
+    # As many environments as in training: a learner may refuse fewer.
+    return cfg.build(spec, num_envs=_entry(config, "num_envs", path), device=device, seed=0)
 
 
 def find(run_or_checkpoint: str | Path, which: str = "best") -> Path:

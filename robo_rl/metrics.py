@@ -34,6 +34,7 @@ _CLOCKS = (
     "learning_s",
     "evaluation_s",
 )
+_GROUPED = ("reward", "return", "value_error", "explained_variance")
 _EPISODES = ("reward", "return", "episodes", "episode_length", "fall", "broken", "skipped")
 
 
@@ -92,6 +93,7 @@ class Meter:
             line["episode_length"] = length / episodes
             line["fall"] = fell / episodes
         self._sums, self._num_steps = None, 0
+        assert not line.keys() & learnt.keys(), "the learner names its metrics otherwise"
         return line | dict(zip(learnt, numbers, strict=True))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -163,7 +165,8 @@ class Display:
         console: Console | None = None,
     ) -> None:
         self._title, self._iterations = title, iterations
-        self._heads, self._units = heads, units
+        self._heads = heads
+        self._units = {name: "" if unit == "1" else unit for name, unit in units.items()}
         self._console = console or Console()
         self._latest: dict[str, float] = {}
         self._begun: tuple[float, float] | None = None
@@ -220,8 +223,10 @@ class Display:
         return Panel(body, title=self._title, title_align="left")
 
     def _groups(self) -> Table:
-        """A row a reward group, a column a metric that every group has."""
-        columns = _group_metrics(self._latest, self._heads)
+        """A row a reward group."""
+        columns = [
+            c for c in _GROUPED if all(f"{c}/{head}" in self._latest for head in self._heads)
+        ]
         table = Table(box=None, padding=(0, 2, 0, 0))
         table.add_column("group", style="bold")
         for column in columns:
@@ -253,9 +258,9 @@ class Display:
         parts = [
             f"{line['iteration']:{width}.0f}/{self._iterations}",
             self._speed(line),
-            *(f"{h} {_number(line[f'reward/{h}'])}" for h in self._heads),
+            f"reward: {self._values({h: line[f'reward/{h}'] for h in self._heads}, self._heads)}",
             self._values(line, ["episode_length", "fall", *self._units]),
-            self._values(line, ["kl", "std", "learning_rate"]),
+            self._values(line, ["kl", "std", "actor_learning_rate"]),
         ]
         if line.get("broken"):
             parts.append(f"{line['broken']:.0f} simulations reset")
@@ -269,7 +274,9 @@ class Display:
     def _values(self, line: Mapping[str, float], names: Iterable[str]) -> str:
         units = {"episode_length": "steps", **self._units}
         return "  ".join(
-            f"{_words(name)} {_number(line[name])} {units.get(name, '')}".rstrip()
+            f"{_words(name)} {_number(line[name])} {units.get(name, '')}".removesuffix(
+                " 1"
+            ).rstrip()
             for name in names
             if name in line
         )
@@ -286,14 +293,6 @@ class Display:
         first, begun = self._begun
         done = self._latest["iteration"]
         return _clock((time.monotonic() - begun) / (done - first) * (self._iterations - done))
-
-
-def _group_metrics(line: Mapping[str, float], heads: tuple[str, ...]) -> list[str]:
-    """The metrics that every reward group has, those of the environment first."""
-    first, *others = heads
-    names = [name.removesuffix(f"/{first}") for name in line if name.endswith(f"/{first}")]
-    own = [n for n in names if "/" not in n and all(f"{n}/{head}" in line for head in others)]
-    return sorted(own, key=lambda name: (name not in _EPISODES, own.index(name)))
 
 
 def _words(name: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from robo_rl import checkpoint
 from robo_rl.api import Env
 from robo_rl.config import to_dict
-from robo_rl.evaluate import evaluate, score
+from robo_rl.evaluation import evaluate, score
 from robo_rl.metrics import Display, Meter, Writer
 from robo_rl.run import Run, RunCfg, RunError
 

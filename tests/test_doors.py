@@ -62,7 +62,7 @@ def test_the_doors_are_closed() -> None:
         ("offline/seed.py", "import h5py", "door: h5py and minari"),
         ("robo_rl/cli.py", "import onnxruntime", "door: onnx"),
         ("robo_rl/run.py", "import wandb", "door: loggers"),
-        ("robo_rl/evaluate.py", "import gymnasium", "door: gymnasium"),
+        ("robo_rl/evaluation.py", "import gymnasium", "door: gymnasium"),
         ("robo_rl/cli.py", "import stable_baselines3", "door: other libraries' learners"),
         ("robo_rl/cli.py", "import viser", "door: the viewers"),
     ],

@@ -414,7 +414,7 @@ class PPO:
         error = target - value
         metrics = {
             "advantage_std": gained.flatten(0, 1).std(0),
-            "return": target.flatten(0, 1).mean(0),
+            "value_target": target.flatten(0, 1).mean(0),
             "value_error": error.square().flatten(0, 1).mean(0).sqrt(),
             "explained_variance": 1.0 - error.flatten(0, 1).var(0) / target.flatten(0, 1).var(0),
         }

@@ -1,18 +1,28 @@
 """The toy task "point" and the toy learner "climber", known by name in every test here."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from robo_rl import registry
 from robo_rl.run import Run, train
 
 sys.path.append(str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Toys are too small to share between threads."""
+    num = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num)
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ LINE: dict[str, float] = {
     "episode_length": 18.0,
     "fall": 0.25,
     "kl": 0.0123,
-    "learning_rate": 1e-3,
+    "actor_learning_rate": 1e-3,
     "explained_variance/reach": 0.9,
     "explained_variance/effort": 0.8,
     "eval/position_error": 0.04,
@@ -123,7 +123,7 @@ def test_without_a_terminal_an_iteration_is_one_plain_line() -> None:
     for text in (
         " 3/10",
         "12,346 steps/s (simulation 75%, learning 25%)",
-        "reach -0.500 | effort -0.012",
+        "reward: reach -0.500  effort -0.012",
         "episode length 18.00 steps",
         "position error 0.054 m",
         "kl 0.012",

@@ -128,6 +128,25 @@ def test_a_run_that_is_stopped_and_resumed_equals_an_unbroken_one(
     assert [note["iteration"] for note in resumed.origin()["resumed"]] == [3]
 
 
+@pytest.mark.parametrize("ppo", [{}, {"gru": 8}], ids=["mlp", "gru"])
+def test_a_simulated_robot_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, run_toy: RunToy, ppo: dict[str, int]
+) -> None:
+    overrides: dict[str, Any] = {
+        "out": tmp_path,
+        "num_envs": 8,
+        "eval_every": 2,
+        "task": {"episode_length_s": 0.3, "num_threads": 1},
+        "ppo": {"num_steps": 6, "actor_hidden": (16,), "critic_hidden": (16,), **ppo},
+    }
+    unbroken = train("go2_arx5-twist", iterations=4, **overrides)
+    broken = train("go2_arx5-twist", iterations=2, **overrides)
+    train("go2_arx5-twist", out=tmp_path, resume=broken.path, iterations=4)
+    assert untimed(broken) == untimed(unbroken)
+    assert sum(line["episodes"] for line in unbroken.metrics()) >= 8
+    assert_equal(load(broken.checkpoint("latest"))[0], load(unbroken.checkpoint("latest"))[0])
+
+
 def test_no_iteration_appears_twice_after_a_crash(run_toy: RunToy) -> None:
     run = run_toy(iterations=4)
     path = run.path / "metrics.jsonl"

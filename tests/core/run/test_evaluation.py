@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -7,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robo_rl.api import Step
-from robo_rl.evaluate import evaluate, score
+from robo_rl.evaluation import evaluate, score
 
 
 class Scripted:
@@ -84,3 +86,8 @@ def test_a_score_is_named_and_may_be_negated() -> None:
     assert score("return", scores) == 3.0
     with pytest.raises(ValueError, match=r"gives only position_error, return; did you mean 'pos"):
         score("-position_eror", scores)
+
+
+def test_the_function_is_found_by_its_short_name_after_its_module_was_imported() -> None:
+    code = "import robo_rl.evaluation, robo_rl; assert callable(robo_rl.evaluate)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -81,10 +81,15 @@ def score(name: str, scores: Mapping[str, float]) -> float:
 
 @contextmanager
 def _undisturbed(policy: Policy, seed: int) -> Iterator[None]:
+    """What an evaluation changes, put back: the policy's memory, torch's generator and threads."""
     memory = {key: value.clone() for key, value in policy.memory.items()}
+    num_threads = torch.get_num_threads()
+    # So few rows are acted on in less time than it takes to wake a second thread.
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             yield
     finally:
+        torch.set_num_threads(num_threads)
         policy.memory = memory
