@@ -226,7 +226,7 @@ def eval_(
         seed: of the episodes.
     """
     if suite is None:
-        from robo_rl.evaluate import evaluate
+        from robo_rl.evaluation import evaluate
 
         policy, env = _subject(run, num_envs=num_envs or 64, seed=seed)
         try:
