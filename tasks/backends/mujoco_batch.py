@@ -8,9 +8,8 @@ Facts of MuJoCo 4.0.0 that this file stands on, each measured:
 - an actuator with a delay replays its `history` row, which a reset fills with zeros.
 """
 
-import ctypes
 from collections.abc import Mapping
-from pathlib import Path
+from math import ceil
 from typing import Any
 
 import mujoco
@@ -20,7 +19,7 @@ import torch
 from mujoco.batch import Batch
 from torch import Tensor
 
-from robo_rl.api import Joint
+from robo_rl.tasks.backends import mujoco_model
 from robo_rl.tasks.backends.sim import RANDOMISABLE, State, require
 from robo_rl.tasks.robots.robot import Robot
 
@@ -44,13 +43,13 @@ _EXPANDED = (
     "actuator_biasprm",
     "actuator_delay",
 )
-_NETFORCE = 3  # of a contact sensor: all matching contacts summed into one, in world axes
+_FASTEST = 1e3
+"""No base or joint is faster [m/s, rad/s]; MuJoCo itself lets speeds grow to 1e10."""
 
 Float = npt.NDArray[np.float64]
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
-def _be_quiet(_message: bytes) -> None:
+def _be_quiet(_message: str) -> None:
     """MuJoCo's own handler prints and writes MUJOCO_LOG.TXT into the working directory."""
 
 
@@ -65,7 +64,7 @@ class MujocoSim:
         num_threads: 0 for one per core.
 
     Raises:
-        ValueError: the MJCF lacks a joint, actuator, site, geom or keyframe the robot names.
+        ValueError: the MJCF lacks what the robot names, or does not fit: see `mujoco_model`.
     """
 
     device = "cpu"
@@ -80,12 +79,13 @@ class MujocoSim:
         num_threads: int = 0,
     ) -> None:
         self.num_envs = num_envs
-        self.model = _model(robot, physics_s)
-        self.joints = _joints(robot, self.model)
+        self.model = mujoco_model.load(robot, physics_s)
+        self.joints = mujoco_model.joints(robot, self.model)
+        self._home = int(self.model.key("home").id)
         self.home_height = float(self.model.key("home").qpos[2])
-        self.home_target = _home_target(robot, self.model)
+        self.home_target = mujoco_model.home_target(robot, self.model)
         self.num_substeps = round(step_s / physics_s)
-        _silence()
+        mujoco.set_mju_user_warning(_be_quiet)
         self.batch = Batch(self.model, num_envs, num_threads)
         self._robot = robot
         model = self.model
@@ -118,6 +118,7 @@ class MujocoSim:
         self.batch.step(nstep=self.num_substeps, stage=_VEL)
         self._refresh(slice(None))
         np.any(self.batch.warning[:, _BLOWN_UP, 1], axis=1, out=self._broken)
+        self._broken |= ~(np.abs(self._qvel).max(1) <= _FASTEST)
 
     def reset(
         self,
@@ -131,7 +132,7 @@ class MujocoSim:
     ) -> None:
         """See `Sim.reset`."""
         rows = ids.numpy()
-        self.batch.reset(rows, stage=_NONE)
+        self.batch.reset(rows, self._home, stage=_NONE)
         qpos, qvel = self._qpos[rows], self._qvel[rows]
         qpos[:, :3], qpos[:, 3:7] = base_pos_w.numpy(), base_quat_wxyz.numpy()
         qpos[:, self._qpos_at] = joint_pos.numpy()
@@ -180,12 +181,7 @@ class MujocoSim:
             bias[:, ids, 1] = -kp * value.get("kp", 1.0)
             bias[:, ids, 2] = -kd * value.get("kd", 1.0)
         if "delay" in value:
-            longest = self.model.actuator_history[:, 0].max() * model.opt.timestep
-            if value["delay"].max() > longest + 1e-9:
-                raise ValueError(
-                    f"delay {value['delay'].max():.4f} s is more than the {longest:.4f} s that "
-                    f"nsample of {self._robot.name}'s actuators can hold"
-                )
+            self._check_delay(float(value["delay"].max()))
             batch.expand("actuator_delay")[:] = value["delay"][:, None]
         if {"base_mass", "ee_mass", "base_com"} & set(value):
             batch.set_const()
@@ -230,11 +226,28 @@ class MujocoSim:
     def close(self) -> None:
         """Nothing to release: threads end with the batch."""
 
+    def _check_delay(self, delay: float) -> None:
+        step_s = self.model.opt.timestep
+        for name in self._robot.joints:
+            samples = int(self.model.actuator_history[self.model.actuator(name).id, 0])
+            if delay > samples * step_s + 1e-6:
+                raise ValueError(
+                    f"a delay of {delay:g} s is more than the {samples * step_s:g} s that actuator "
+                    f"{name} of {self._robot.name} remembers; give it "
+                    f'nsample="{ceil(delay / step_s - 1e-3)}" in the MJCF, or a shorter delay'
+                )
+
     def _add_mass(self, body: int, kg: Float) -> None:
         """Added mass scales the body's inertia with it."""
+        own = float(self.model.body_mass[body])
+        if own + kg.min() <= 0.0:
+            raise ValueError(
+                f"{kg.min():.3g} kg added to the {own:.3g} kg of body "
+                f"{self.model.body(body).name} of {self._robot.name} leave none; add more"
+            )
         mass, inertia = self.batch.expand("body_mass"), self.batch.expand("body_inertia")
-        factor = 1.0 + kg / self.model.body_mass[body]
-        mass[:, body] = self.model.body_mass[body] * factor
+        factor = 1.0 + kg / own
+        mass[:, body] = own * factor
         inertia[:, body] = self.model.body_inertia[body] * factor[:, None]
 
     def _fill_history(self, rows: npt.NDArray[np.int64]) -> None:
@@ -258,10 +271,7 @@ class MujocoSim:
     def _views(self) -> State:
         num, robot = self.num_envs, self._robot
         base, sensed = torch.from_numpy(self._base), torch.from_numpy(self._sensed)
-        at = {}
-        for i in range(self.model.nsensor):
-            start = int(self.model.sensor_adr[i])
-            at[self.model.sensor(i).name] = slice(start, start + int(self.model.sensor_dim[i]))
+        at = mujoco_model.sensors(self.model)
 
         def block(names: list[str], shape: tuple[int, ...]) -> Tensor:
             """Sensors that were added one after the other, as one view."""
@@ -291,134 +301,6 @@ class MujocoSim:
         )
 
 
-def _model(robot: Robot, physics_s: float) -> mujoco.MjModel:
-    """The robot on a floor, with the sensors that `State` is read from."""
-    if isinstance(robot.mjcf, Path):
-        spec = mujoco.MjSpec.from_file(str(robot.mjcf))
-    else:
-        spec = mujoco.MjSpec.from_string(robot.mjcf)
-    _check_names(robot, spec)
-    _add_floor(spec)
-    spec.option.timestep = physics_s
-    kind, obj = mujoco.mjtSensor, mujoco.mjtObj
-    for name in robot.joints:
-        spec.add_sensor(
-            name=f"torque {name}",
-            type=kind.mjSENS_JOINTACTFRC,
-            objtype=obj.mjOBJ_JOINT,
-            objname=name,
-        )
-    for label, sensor in (("pos", kind.mjSENS_FRAMEPOS), ("vel", kind.mjSENS_FRAMELINVEL)):
-        for name in robot.feet:
-            spec.add_sensor(
-                name=f"{label} {name}", type=sensor, objtype=obj.mjOBJ_GEOM, objname=name
-            )
-    for name in robot.feet:
-        spec.add_sensor(
-            name=f"force {name}",
-            type=kind.mjSENS_CONTACT,
-            reftype=obj.mjOBJ_GEOM,  # as the second of a pair: the force is the one on the foot
-            refname=name,
-            intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), _NETFORCE, 1],
-        )
-    for name in robot.undesired_contacts:
-        spec.add_sensor(
-            name=f"touch {name}",
-            type=kind.mjSENS_CONTACT,
-            objtype=obj.mjOBJ_BODY,
-            objname=name,
-            intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FOUND), 0, 1],
-        )
-    if robot.ee is not None:
-        for label, sensor in (
-            ("pos", kind.mjSENS_FRAMEPOS),
-            ("quat", kind.mjSENS_FRAMEQUAT),
-            ("vel", kind.mjSENS_FRAMELINVEL),
-            ("ang vel", kind.mjSENS_FRAMEANGVEL),
-        ):
-            spec.add_sensor(
-                name=f"ee {label} {robot.ee}",
-                type=sensor,
-                objtype=obj.mjOBJ_SITE,
-                objname=robot.ee,
-            )
-    return spec.compile()
-
-
-def _add_floor(spec: mujoco.MjSpec) -> None:
-    spec.add_texture(
-        name="floor",
-        type=mujoco.mjtTexture.mjTEXTURE_2D,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        width=256,
-        height=256,
-        rgb1=[0.32, 0.36, 0.40],
-        rgb2=[0.27, 0.30, 0.34],
-    )
-    material = spec.add_material(name="floor", texrepeat=[1, 1], texuniform=True)
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
-    spec.worldbody.add_light(
-        pos=[0, 0, 4], dir=[0, 0, -1], type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
-    )
-    spec.worldbody.add_geom(
-        name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.1], material="floor"
-    )
-
-
-def _check_names(robot: Robot, spec: mujoco.MjSpec) -> None:
-    where = f"the MJCF of {robot.name}"
-    require([robot.base], [b.name for b in spec.bodies], "body", where)
-    require(robot.joints, [j.name for j in spec.joints], "joint", where)
-    require(robot.joints, [a.name for a in spec.actuators], "actuator", where)
-    require(robot.feet, [g.name for g in spec.geoms], "geom", where)
-    require(robot.undesired_contacts, [b.name for b in spec.bodies], "body", where)
-    require([] if robot.ee is None else [robot.ee], [s.name for s in spec.sites], "site", where)
-    require(["home"], [k.name for k in spec.keys], "keyframe", where)
-    missing = [name for name in robot.joints if name not in robot.velocity_limits]
-    if missing:
-        raise ValueError(f"{robot.name} has no velocity_limits of {', '.join(missing)}")
-    first = spec.joints[0]
-    if first.type != mujoco.mjtJoint.mjJNT_FREE or first.parent.name != robot.base:
-        raise ValueError(f"{where}: its first joint must be a free joint of {robot.base}")
-
-
-def _joints(robot: Robot, model: mujoco.MjModel) -> tuple[Joint, ...]:
-    """The policy's joints, with what the MJCF says of them."""
-    home = model.key("home").qpos
-    joints = []
-    for name in robot.joints:
-        joint, actuator = model.joint(name), model.actuator(name)
-        low, high = model.jnt_actfrcrange[joint.id]
-        if not high > 0.0:
-            raise ValueError(
-                f"joint {name} of {robot.name} has no torque limit; give its <joint> an "
-                f'actuatorfrcrange="-T T"'
-            )
-        joints.append(
-            Joint(
-                name=name,
-                default=float(home[joint.qposadr[0]]),
-                kp=float(actuator.gainprm[0]),
-                kd=float(-actuator.biasprm[2]),
-                position=(float(joint.range[0]), float(joint.range[1])),
-                velocity_limit=float(robot.velocity_limits[name]),
-                torque_limit=float(min(-low, high)),
-            )
-        )
-    return tuple(joints)
-
-
-def _home_target(robot: Robot, model: mujoco.MjModel) -> tuple[float, ...]:
-    """The controls of the keyframe "home": targets that hold its pose against gravity."""
-    home = model.key("home")
-    if not home.ctrl.any() and home.qpos[7:].any():
-        raise ValueError(
-            f'the keyframe "home" of {robot.name} has no ctrl; give it the joint targets that hold '
-            f"its qpos, or the same angles"
-        )
-    return tuple(float(home.ctrl[model.actuator(name).id]) for name in robot.joints)
-
-
 def _run(indices: list[int]) -> Any:
     """A slice where the indices follow one another: it copies several times faster."""
     if indices == list(range(indices[0], indices[0] + len(indices))):
@@ -435,11 +317,3 @@ def _rotation(quat_wxyz: npt.NDArray[np.float32]) -> Float:
         [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
     ]
     return np.array(rows).transpose(2, 0, 1)
-
-
-def _silence() -> None:
-    """Route MuJoCo's warnings away from the terminal and the working directory."""
-    folder = Path(mujoco.__file__).parent
-    (library,) = folder.glob("libmujoco.*")
-    pointer = ctypes.c_void_p.in_dll(ctypes.CDLL(str(library)), "mju_user_warning")
-    pointer.value = ctypes.cast(_be_quiet, ctypes.c_void_p).value

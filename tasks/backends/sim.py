@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from robo_rl.api import Joint
+from robo_rl.config import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +115,13 @@ RANDOMISABLE: Mapping[str, str] = {
 """What `Sim.randomise` can give each environment its own value of."""
 
 
-def require(names: Sequence[str], there: Sequence[str], what: str, where: str) -> None:
+def require(
+    names: Sequence[str], there: Sequence[str], what: str, where: str, hint: str = ""
+) -> None:
     """Raise ValueError naming what is missing, and what there is instead."""
     missing = [name for name in names if name not in there]
     if missing:
         named = ", ".join(name for name in there if name) or "none"
-        raise ValueError(
-            f"{where} has no {what} {', '.join(missing)}; it has {named}. "
-            f"Name one of these in the Robot, or add it to the MJCF"
-        )
+        close = did_you_mean(missing[0], there)
+        end = f"{'' if close else '.'} {hint}" if hint else ""
+        raise ValueError(f"{where} has no {what} {', '.join(missing)}; it has {named}{close}{end}")
