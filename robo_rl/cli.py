@@ -5,6 +5,7 @@ What is heavy is imported by the command that needs it, so that --help answers a
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,10 +159,11 @@ def _finish(run: "Run") -> None:
         env.close()
     print(f"\n{run.path} holds:")
     print(", ".join(sorted(path.name for path in run.path.iterdir() if path.name[0] != ".")))
+    folder = shlex.quote(str(run.path))
     print(
-        f"\nrobo-rl play {run.path}\n"
-        f"robo-rl eval {run.path} --suite tracking --json {run.path / 'tracking.json'}\n"
-        f"robo-rl export {run.path} --out {run.path / 'export'}"
+        f"\nrobo-rl play {folder}\n"
+        f"robo-rl eval {folder} --suite tracking --json {folder}/tracking.json\n"
+        f"robo-rl export {folder} --out {folder}/export"
     )
 
 
@@ -280,7 +282,14 @@ def export(run: RunArg, /, *, out: Path) -> None:
     """
     from robo_rl.sim2real.export import export as write
 
-    print(write(_checkpoint(run), out))
+    written = write(_checkpoint(run), out)
+    print(f"{written.folder}: {', '.join(sorted(path.name for path in written.folder.iterdir()))}")
+    for way, shapes in (("in", written.inputs), ("out", written.outputs)):
+        for name, shape in shapes.items():
+            print(f"  {way:3}  {name}: N x {' x '.join(map(str, shape))}")
+    print(f"onnxruntime and torch differ by at most {written.error:.1e}")
+    if written.unmeasured:
+        print(f"it reads what no robot can measure: {', '.join(written.unmeasured)}")
 
 
 def bench(name: BenchArg, /, *, json: Path | None = None) -> None:

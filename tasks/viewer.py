@@ -121,6 +121,15 @@ class Session:
         quat_wxyz = multiply(view.heading_wxyz, view.command["ee_quat_wxyz"])
         return pos_w[self.watched].double().numpy(), quat_wxyz[self.watched].double().numpy()
 
+    def start(self, command: Command) -> list[float]:
+        """What steering a command starts from: no motion, for a pose the place commanded now."""
+        values = [0.0] * len(command.fields)
+        view = getattr(self.env, "view", None)
+        if command.fields[:3] == ("x", "y", "z") and view is not None and "ee_pos" in view.command:
+            values[:3] = view.command["ee_pos"][self.watched].tolist()
+        bounds = zip(values, command.low, command.high, strict=True)
+        return [min(max(round(value, 3), low), high) for value, low, high in bounds]
+
     @property
     def base(self) -> int:
         """The body that a camera follows: the first that floats, else the world."""
@@ -132,8 +141,11 @@ def play(env: Env, policy: Policy, *, seed: int = 0) -> None:
     """Show a policy in real time until the user has seen enough: in MuJoCo's window where there is
     a display, else in the browser; the controls are in the browser either way."""
     session = Session(env, policy, seed=seed)
-    window = _window(session) if has_display() else None
-    with Controls(session, scene=window is None) as controls:
+    with contextlib.ExitStack() as opened:
+        window = _window(session) if has_display() else None
+        if window:
+            opened.callback(window.close)
+        controls = opened.enter_context(Controls(session, scene=window is None))
         print(f"{'controls' if window else 'viewer'}: {controls.address}  (Ctrl-C ends it)")
         print(f"from another machine: ssh -L {controls.port}:localhost:{controls.port} <this one>")
         clock = time.monotonic()
@@ -150,8 +162,6 @@ def play(env: Env, policy: Policy, *, seed: int = 0) -> None:
                 window.sync()
             clock = max(clock + env.spec.step_s, time.monotonic() - env.spec.step_s)
             time.sleep(max(0.0, clock - time.monotonic()))
-    if window:
-        window.close()
 
 
 def has_display() -> bool:
@@ -343,6 +353,8 @@ class Controls:
 
         self._scene = ViserMujocoScene(self._server, self._session.model, num_envs=1)
         self._scene.create_visualization_gui(camera_distance=DISTANCE)
+        self._server.initial_camera.look_at = (0.0, 0.0, 0.0)
+        self._server.initial_camera.position = (0.6 * DISTANCE, 0.6 * DISTANCE, 0.5 * DISTANCE)
         if self._session.target() is not None:
             # Below this frame things stand in the world, whatever the camera follows.
             world = self._scene.fixed_bodies_frame.name
@@ -363,20 +375,20 @@ class Controls:
 
     def _add_command(self, command: Command) -> None:
         gui, session = self._server.gui, self._session
-        ranges = list(zip(command.low, command.high, strict=True))
+        names = zip(command.fields, command.units, strict=True)
+        labels = [f"{field} [{unit}]" if unit else field for field, unit in names]
+        rows = zip(labels, command.low, command.high, session.start(command), strict=True)
         with gui.add_folder(command.name):
-            steer = gui.add_checkbox("steer", initial_value=False, hint="Off: the task draws it.")
+            steer = gui.add_checkbox("steer", initial_value=False, hint="off: the task draws it")
             sliders = [
                 gui.add_slider(
-                    f"{field} [{unit}]" if unit else field,
+                    label,
                     min=low,
                     max=max(high, low + 1e-6),
                     step=max(high - low, 1e-6) / 200,
-                    initial_value=min(max(0.0, low), high),
+                    initial_value=value,
                 )
-                for field, unit, (low, high) in zip(
-                    command.fields, command.units, ranges, strict=True
-                )
+                for label, low, high, value in rows
             ]
 
         def change(_: Any) -> None:
