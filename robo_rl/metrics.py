@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -194,7 +195,10 @@ class Display:
 
     def update(self, line: Mapping[str, float]) -> None:
         if self._begun is None:
-            self._begun = (line["iteration"] - 1, time.monotonic() - line["simulation_s"])
+            spent = sum(
+                line.get(f"{part}_s", 0.0) for part in ("simulation", "learning", "evaluation")
+            )
+            self._begun = (line["iteration"] - 1, time.monotonic() - spent)
         broken = self._latest.get("broken", 0) + line.get("broken", 0)
         skipped = self._latest.get("skipped", 0) + line.get("skipped", 0)
         # Values that this line lacks (no episode ended, no evaluation) stay on show.
@@ -217,8 +221,8 @@ class Display:
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="dim", no_wrap=True)
         rows.add_column()
-        for name, text in self._sections().items():
-            rows.add_row(name, text)
+        for name, items in self._sections().items():
+            rows.add_row(name, Columns(items, padding=(0, 2)))
         body = Group(progress, self._speed(self._latest), "", self._groups(), "", rows)
         return Panel(body, title=self._title, title_align="left")
 
@@ -235,7 +239,7 @@ class Display:
             table.add_row(head, *(_number(self._latest[f"{c}/{head}"]) for c in columns))
         return table
 
-    def _sections(self) -> dict[str, str]:
+    def _sections(self) -> dict[str, list[str]]:
         line = self._latest
         flat = [name for name in line if "/" not in name and name not in (*_CLOCKS, *_EPISODES)]
         scores = {
@@ -243,43 +247,46 @@ class Display:
             for name, value in line.items()
             if name.startswith("eval/") and name.count("/") == 1 and name != "eval/broken"
         }
-        sections = {
+        trouble = [
+            f"simulations reset {line['broken']:.0f}",
+            f"updates skipped {line['skipped']:.0f}",
+        ]
+        return {
             "task": self._values(line, [name for name in flat if name in self._units]),
             "episodes": self._values(line, ["episode_length", "fall"]),
             "learner": self._values(line, [name for name in flat if name not in self._units]),
             "evaluation": self._values(scores, scores),
-            "trouble": f"simulations reset {line['broken']:.0f}  "
-            f"updates skipped {line['skipped']:.0f}",
+            "trouble": trouble,
         }
-        return {name: text for name, text in sections.items() if text}
 
     def _plain(self, line: Mapping[str, float]) -> str:
         width = len(str(self._iterations))
-        parts = [
-            f"{line['iteration']:{width}.0f}/{self._iterations}",
-            self._speed(line),
-            f"reward: {self._values({h: line[f'reward/{h}'] for h in self._heads}, self._heads)}",
-            self._values(line, ["episode_length", "fall", *self._units]),
-            self._values(line, ["kl", "std", "actor_learning_rate"]),
-        ]
-        if line.get("broken"):
-            parts.append(f"{line['broken']:.0f} simulations reset")
+        rewards = {head: line[f"reward/{head}"] for head in self._heads}
         evaluated = {k.removeprefix("eval/"): v for k, v in line.items() if k.startswith("eval/")}
-        if evaluated:
-            shown = ["score", "best_score", "return", "fall", *self._units]
-            parts.append(f"evaluated: {self._values(evaluated, shown)}")
-        parts.append(f"{self._to_go()} to go")
-        return " | ".join(part for part in parts if part)
+        scores = ["score", "best_score", "return", "fall", *self._units]
+        sections = {
+            "reward": self._values(rewards, self._heads),
+            "task": self._values(line, ["episode_length", "fall", *self._units]),
+            "learner": self._values(line, ["kl", "std", "actor_learning_rate"]),
+            "evaluation": self._values(evaluated, scores),
+            "trouble": [f"{line['broken']:.0f} simulations reset"] if line.get("broken") else [],
+        }
+        return " | ".join(
+            [
+                f"{line['iteration']:{width}.0f}/{self._iterations}, {self._to_go()} to go",
+                self._speed(line),
+                *(f"{name}: {'  '.join(items)}" for name, items in sections.items() if items),
+            ]
+        )
 
-    def _values(self, line: Mapping[str, float], names: Iterable[str]) -> str:
+    def _values(self, line: Mapping[str, float], names: Iterable[str]) -> list[str]:
+        """Those of the names that the line has, with their values and units."""
         units = {"episode_length": "steps", **self._units}
-        return "  ".join(
-            f"{_words(name)} {_number(line[name])} {units.get(name, '')}".removesuffix(
-                " 1"
-            ).rstrip()
+        return [
+            f"{_words(name)} {_number(line[name])} {units.get(name, '')}".rstrip()
             for name in names
             if name in line
-        )
+        ]
 
     def _speed(self, line: Mapping[str, float]) -> str:
         simulation = line["simulation_s"] / (line["simulation_s"] + line["learning_s"])

@@ -3,6 +3,7 @@
 import html
 import io
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,13 @@ _POINTS = 250
 _CLOCKS = frozenset(
     ("iteration", "steps", "time_s", "simulation_s", "learning_s", "evaluation_s", "episodes")
 )
-_UNITS = {"episode_length": "steps", "steps_per_s": "steps/s", "wall_time": "min"}
+_UNITS = {
+    "episode_length": "steps",
+    "fall": "share of episodes",
+    "steps_per_s": "steps/s",
+    "wall_time": "min",
+    "broken": "simulations reset",
+}
 
 _STYLE = """
 :root { color-scheme: light dark; --line: light-dark(#ddd, #3a3a3a); --soft: light-dark(#666, #aaa);
@@ -179,7 +186,7 @@ def _curves(groups: list[_Group]) -> Iterable[tuple[str, str]]:
         if metric != "eval" and "/" not in head and head:
             by_group[metric].append(name)
     earned = [by_group.pop(metric, []) for metric in ("reward", "return")]
-    unscored = ("eval/score", "eval/best_score")
+    unscored = ("eval/score", "eval/best_score", "eval/broken")
     sections: dict[str, list[list[str]]] = {
         "Evaluations": [[n] for n in evaluated if n not in unscored],
         "Training": [*earned, *([n] for n in measured if n != "return")],
@@ -224,6 +231,7 @@ def _plot(groups: list[_Group], names: list[str], units: Mapping[str, str]) -> s
             axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
         axes.set_xlabel("million steps", color=_INK)
         axes.tick_params(colors=_INK, labelsize=8)
+        axes.locator_params(nbins=6)
         axes.grid(color=_INK, alpha=0.12, lw=0.6)
         for side, spine in axes.spines.items():
             spine.set_color(_INK)
@@ -232,6 +240,7 @@ def _plot(groups: list[_Group], names: list[str], units: Mapping[str, str]) -> s
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     metric = names[0].removeprefix("eval/")
     title = _words(metric if len(names) == 1 else metric.partition("/")[0])
+    title = "speed" if metric == "steps_per_s" else title
     if unit := units.get(metric):
         title += f" [{unit}]"
     return (
@@ -381,7 +390,9 @@ def _cell(value: Any) -> str:
 
 
 def _inline(svg: str) -> str:
-    return svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    """A drawing as an element of the page, in the page's colour."""
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
+    return svg.replace(_INK, "currentColor")
 
 
 def _words(name: str) -> str:

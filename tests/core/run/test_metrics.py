@@ -121,15 +121,15 @@ def test_without_a_terminal_an_iteration_is_one_plain_line() -> None:
     folder, line = shown(terminal=False).splitlines()
     assert folder == "run folder: runs/point"
     for text in (
-        " 3/10",
+        " 3/10, ",
+        " to go | ",
         "12,346 steps/s (simulation 75%, learning 25%)",
         "reward: reach -0.500  effort -0.012",
-        "episode length 18.00 steps",
+        "task: episode length 18.00 steps",
         "position error 0.054 m",
         "kl 0.012",
         "2 simulations reset",
-        "evaluated: best score -0.030  position error 0.040 m",
-        "to go",
+        "evaluation: best score -0.030  position error 0.040 m",
     ):
         assert text in line, text
     assert "\x1b" not in line
