@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -303,8 +304,13 @@ def train(
         run = Run.create(cfg, out)
     else:
         run, cfg = _resumed(target, out, resume, overrides)
-    with run.lock(), _Stop() as stop:
-        _train(run, cfg, stop, resumes=resume is not None)
+    try:
+        with run.lock(), _Stop() as stop:
+            _train(run, cfg, stop, resumes=resume is not None)
+    except Exception:
+        if resume is None and not run.metrics():
+            shutil.rmtree(run.path)  # it never began: a setting that the task or learner refused
+        raise
     return run
 
 

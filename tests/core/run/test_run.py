@@ -280,11 +280,14 @@ def test_a_file_overrides_the_task_and_arguments_override_the_file(tmp_path: Pat
         run_cfg(path)
 
 
-def test_a_score_that_does_not_exist_is_found_before_training(run_toy: RunToy) -> None:
+def test_a_score_that_does_not_exist_is_found_before_training(
+    run_toy: RunToy, tmp_path: Path
+) -> None:
     with pytest.raises(
         ValueError, match="score is '-error', but an evaluation gives only position"
     ):
         run_toy(task={"score": "-error"})
+    assert not list(tmp_path.glob("point/*")), "a run that never began leaves no folder"
 
 
 def test_a_run_that_does_not_recover_stops_with_its_checkpoint_intact(
