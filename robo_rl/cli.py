@@ -292,11 +292,20 @@ def export(run: RunArg, /, *, out: Path) -> None:
         print(f"it reads what no robot can measure: {', '.join(written.unmeasured)}")
 
 
-def bench(name: BenchArg, /, *, json: Path | None = None) -> None:
+def bench(
+    name: BenchArg,
+    /,
+    *,
+    task: str = "go2_arx5-twist",
+    num_envs: int = 1024,
+    json: Path | None = None,
+) -> None:
     """Measure speed on this machine.
 
     Args:
         name: throughput: environment steps against the bare simulator's.
+        task: what is stepped.
+        num_envs: environments stepped together.
         json: write the numbers to this file, flat.
     """
     if name not in BENCHMARKS:
@@ -305,7 +314,7 @@ def bench(name: BenchArg, /, *, json: Path | None = None) -> None:
     from importlib import import_module
 
     module, _, function = BENCHMARKS[name].partition(":")
-    numbers = getattr(import_module(module), function)()
+    numbers = getattr(import_module(module), function)(task, num_envs=num_envs)
     print(_columns(numbers, {}))
     _write_json(json, numbers)
 
@@ -433,10 +442,10 @@ def _summary(folder: Path) -> str:
 
 
 def _columns(values: Mapping[str, Any], units: Mapping[str, str]) -> str:
-    """Numbers by name, a line each."""
+    """Values by name, a line each."""
     width = max(map(len, values), default=0)
-    lines = [f"{k:{width}}  {v:.5g} {units.get(k, '')}".rstrip() for k, v in values.items()]
-    return "\n".join(lines)
+    shown = {k: f"{v:.5g}" if isinstance(v, float) else str(v) for k, v in values.items()}
+    return "\n".join(f"{k:{width}}  {v} {units.get(k, '')}".rstrip() for k, v in shown.items())
 
 
 def _write_json(path: Path | None, content: Mapping[str, Any]) -> None:
