@@ -65,6 +65,14 @@ def from_euler(roll_pitch_yaw: Tensor) -> Tensor:
     )
 
 
+def to_euler(quat_wxyz: Tensor) -> Tensor:
+    """Angles (*B, 3) [rad] that from_euler takes: roll and yaw up to pi, pitch up to pi / 2."""
+    w, x, y, z = quat_wxyz.unbind(-1)
+    roll = torch.atan2(2.0 * (w * x + y * z), 1.0 - 2.0 * (x * x + y * y))
+    pitch = torch.asin((2.0 * (w * y - x * z)).clamp(-1.0, 1.0))
+    return torch.stack([roll, pitch, yaw_of(quat_wxyz)], -1)
+
+
 def yaw_of(quat_wxyz: Tensor) -> Tensor:
     """Heading (*B,) [rad]: the angle about z of the x axis' shadow on the ground."""
     w, x, y, z = quat_wxyz.unbind(-1)
