@@ -32,9 +32,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/train.stamp: pyproject.toml setup.py constraints.txt | $(BIN)/python
+	@echo "installing into .venv; on a first run this takes some minutes"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[mujoco,export]"
 	touch $@
 
 .venv/dev.stamp: pyproject.toml setup.py constraints.txt | $(BIN)/python
+	@echo "installing into .venv; on a first run this takes some minutes"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all,dev]"
 	touch .venv/train.stamp $@
