@@ -23,13 +23,13 @@ SPEEDS = (0.1, 0.25, 0.5)
 """Of the end-effector along its path [m/s]."""
 WALKS = (0.3, 0.5)
 """Of the base, forward [m/s]."""
-CENTRE = (0.45, 0.0, 0.48)
-"""Of lines and circles, in the task frame [m]."""
+CENTRE = (0.46, 0.0, 0.68)
+"""Of lines and circles, in the task frame [m]: in the middle of what the arm reaches level."""
 LINE_M = 0.3
 CIRCLE_M = 0.2
 SEMICIRCLE_M = 0.45
 """Length of the lines, radius of the circle and of the semicircle [m]."""
-SEMICIRCLE_HEIGHT_M = 0.45
+SEMICIRCLE_HEIGHT_M = 0.62
 SWAY = (0.2, 4.0)
 """Of the base under an end-effector held in the world: fastest [m/s], and there and back in [s]."""
 LEAD_IN_S = 1.0
@@ -71,10 +71,10 @@ def circle_yz(distance: Tensor) -> Tensor:
 
 
 def semicircle(distance: Tensor) -> Tensor:
-    """Half a circle about the task frame's vertical axis, pointing away from it, from the robot's
-    right to its left and back."""
+    """Half a circle about the task frame's vertical axis, pointing away from it: from ahead to the
+    robot's left, to its right and back."""
     half = torch.pi * SEMICIRCLE_M
-    yaw = _there_and_back(distance, half) / SEMICIRCLE_M - 0.5 * torch.pi
+    yaw = _there_and_back(distance + 0.5 * half, half) / SEMICIRCLE_M - 0.5 * torch.pi
     height = torch.full_like(yaw, SEMICIRCLE_HEIGHT_M)
     return _pose(SEMICIRCLE_M * yaw.cos(), SEMICIRCLE_M * yaw.sin(), height, yaw)
 
