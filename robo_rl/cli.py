@@ -238,20 +238,21 @@ def eval_(
         result: dict[str, Any] = {"run": run, "num_envs": env.num_envs, "seed": seed, **scores}
         print(_columns(scores, getattr(env, "units", {})))
     else:
-        from robo_rl.checkpoint import load_policy
         from robo_rl.tasks.loco_manip.tracking import tracking
 
-        checkpoint = _checkpoint(run)
+        policy, env = _subject(run, num_envs=1, seed=seed)
+        env.close()
+        plots = out or _folder(run) / "tracking"
         tracked = tracking(
-            load_policy(checkpoint),
+            policy,
             _task(run),
             num_envs=num_envs or 32,
             quick=quick,
             seed=seed,
-            out=out or (Path(run) / "tracking" if Path(run).is_dir() else Path("tracking")),
+            out=plots,
         )
         result = {"run": run, **tracked.to_dict()}
-        print(tracked.table())
+        print(f"{tracked.table()}\nplots: {plots}")
     _write_json(json, result)
 
 
@@ -406,6 +407,12 @@ def _checkpoint(run: str) -> Path:
     if run in registry.tasks() or run in registry.configs():
         raise ConfigError(f"{run!r} is not a run; train it first, or name a run such as latest")
     return Path(run) if Path(run).is_file() else Run.open(run).checkpoint("best")
+
+
+def _folder(run: str) -> Path:
+    """Where what is found out about a RUN belongs: its folder, else here."""
+    folder = _checkpoint(run).parent.parent
+    return folder if (folder / "config.toml").is_file() else Path()
 
 
 def _task(run: str) -> "EnvCfg":
