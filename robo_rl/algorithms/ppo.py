@@ -114,6 +114,9 @@ class PPOCfg:
             _check(name, getattr(self, name), lambda x: 0.0 <= x <= 1.0, "in [0, 1]")
         _check("weights", self.weights, lambda x: x >= 0.0, "0 or more")
         _check("initial_std", self.initial_std, lambda x: x > self.min_std, "above min_std")
+        for name in ("actor_hidden", "critic_hidden"):
+            for size in getattr(self, name):
+                _check(name, size, lambda x: x >= 1, "sizes of at least 1")
         low, high = self.learning_rate_range
         if not 0.0 < low <= high:
             raise ValueError(f"learning_rate_range is {low}, {high}; it must be 0 < low <= high")

@@ -124,7 +124,6 @@ class ActorPolicy:
             return
         if mask is None:
             self.memory = {"gru": torch.zeros(1, self.actor.gru.hidden, device=self._device)}
-            self._fresh = True
         else:
             memory = self._remembered(len(mask))
             self.memory = {"gru": torch.where(mask.unsqueeze(-1), 0.0, memory)}
@@ -133,14 +132,11 @@ class ActorPolicy:
         return self.actor
 
     def _remembered(self, rows: int) -> Tensor:
-        """The memory, (N, gru); one that was reset whole fits any number of environments."""
+        """The memory, (N, gru); one row, as after a reset of all, serves any number."""
         memory = self.memory["gru"]
-        if self._fresh:
-            self._fresh = False
-            memory = memory.expand(rows, -1)
-        if len(memory) != rows:
+        if len(memory) not in (1, rows):
             raise ValueError(
                 f"the policy remembers {len(memory)} environments and is asked to act in {rows}; "
                 "call reset() before another set of environments"
             )
-        return memory
+        return memory.expand(rows, -1)

@@ -4,7 +4,7 @@ Weights start uniform in +-1/sqrt(inputs), as torch.nn.Linear's do, but drawn fr
 given, so that they depend on nothing else that a program draws.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -69,7 +69,7 @@ class MLP(nn.Sequential):
 
 
 class BatchedMLP(nn.Module):
-    """K separate MLPs of one shape, layer by layer one batched product, (K, B, I) -> (K, B, O)."""
+    """K separate MLPs of one shape, computed together, (K, B, I) -> (K, B, O)."""
 
     def __init__(
         self, count: int, sizes: Sequence[int], name: Activation, *, generator: torch.Generator
@@ -86,12 +86,32 @@ class BatchedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Args:
-        x: (K, B, I), or (B, I) for all networks the same.
+        x: (K, B, I), or (B, I) where all networks read the same.
         """
-        last = len(self.weights) - 1
-        h = x.expand(len(self.weights[0]), -1, -1)
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            h = torch.baddbmm(bias, h, weight)
+        weights, biases = list(self.weights), list(self.biases)
+        count = len(weights[0])
+        if x.device.type != "cpu":
+            return self._layers(x.expand(count, -1, -1), weights, biases, torch.baddbmm)
+        # On a CPU one network after the other takes a sixth less time than batched products, which
+        # hand out whole networks to the threads and leave one waiting where K is odd.
+        networks = zip(
+            x.expand(count, -1, -1).unbind(),
+            zip(*(w.unbind() for w in weights), strict=True),
+            zip(*(b.unbind() for b in biases), strict=True),
+            strict=True,
+        )
+        return torch.stack([self._layers(*network, torch.addmm) for network in networks])
+
+    def _layers(
+        self,
+        h: Tensor,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor],
+        product: Callable[[Tensor, Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        last = len(weights) - 1
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            h = product(bias, h, weight)
             if i < last:
                 h = self.activation(h)
         return h
