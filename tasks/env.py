@@ -1,10 +1,10 @@
 """A task as data, and the environment that a simulator makes of it.
 
 The order of a step, and why:
-1. the action becomes joint targets; the simulator steps and refreshes its state;
+1. robots are pushed, the action becomes joint targets, the simulator steps and refreshes its state;
 2. commands advance, so that rewards compare the new state with what was asked for this moment;
 3. rewards, terminations and metrics;
-4. commands whose time is over are drawn anew and pushes are given: they belong to the future;
+4. commands whose time is over are drawn anew: they belong to the future;
 5. observations of all rows: for rows whose episode goes on, these are obs and final_obs alike;
 6. rows whose episode ended are reset and observed again: obs differs from final_obs there alone.
    final_obs comes first because a reset overwrites what it is made of.
@@ -21,8 +21,8 @@ from torch import Tensor
 from robo_rl import api
 from robo_rl.tasks.backends.sim import Sim, require
 from robo_rl.tasks.robots.robot import Robot
-from robo_rl.tasks.terms.commands import CommandCfg, CommandState, Range, uniform
-from robo_rl.tasks.terms.rotations import about_z, from_euler
+from robo_rl.tasks.terms.commands import CommandCfg, Range, check_ranges, uniform
+from robo_rl.tasks.terms.rotations import about_z
 from robo_rl.tasks.terms.term import Observation, Reward, Signs, Term
 from robo_rl.tasks.terms.view import CONTACT_N, Layout, View
 
@@ -62,10 +62,16 @@ class Randomise:
     """Factor on the noise of all observations."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, tuple) and value[0] > value[1]:
-                raise ValueError(f"{f.name} is {value}; the lower bound comes first")
+        ranges = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "noise"}
+        check_ranges(**ranges)
+        for name in ("friction", "delay"):
+            if ranges[name][0] < 0.0:
+                raise ValueError(f"{name} is {ranges[name]}; it must not be below 0")
+        for name in ("kp", "kd", "push_every_s"):
+            if ranges[name][0] <= 0.0:
+                raise ValueError(f"{name} is {ranges[name]}; it must be above 0")
+        if self.noise < 0.0:
+            raise ValueError(f"noise is {self.noise}; it is a factor, at least 0")
 
 
 NOMINAL = Randomise(
@@ -82,7 +88,7 @@ NOMINAL = Randomise(
     push_turn=(0.0, 0.0),
     noise=0.0,
 )
-"""Every environment as the MJCF says, without noise or pushes."""
+"""Every environment as the MJCF says but for the friction, without noise or pushes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +140,12 @@ class TaskCfg:
         require(list(self.history), list(self.observations), "observation group", self.name)
         require(list(self.head_of_limb.values()), list(self.rewards), "reward group", self.name)
         require(list(self.head_of_limb), list(self.robot.limbs), "limb", self.robot.name)
+        unowned = [limb for limb in self.robot.limbs if limb not in self.head_of_limb]
+        if self.head_of_limb and unowned:
+            raise ValueError(
+                f"head_of_limb of {self.name} lacks limb {', '.join(unowned)}; give each limb of "
+                f"{self.robot.name} a reward group, or none"
+            )
 
     def build(self, *, num_envs: int, device: str = "cpu", seed: int = 0) -> "SimEnv":
         """Its environments, reset."""
@@ -215,11 +227,13 @@ class SimEnv:
             ]
             self._columns.append(slice(start, len(self._rewards)))
         self._earned = torch.zeros(len(self._rewards), num)
+        self._quantities: list[Observation] = []
         self._groups = {
-            name: _Group(terms, cfg.history.get(name, 1), num)
+            name: _Group(terms, cfg.history.get(name, 1), num, self._quantities)
             for name, terms in cfg.observations.items()
         }
         self.units = {name: term.unit for name, term in cfg.metrics.items()}
+        _check_terms(cfg, self.view)
         self._randomise_models()
         self.reset()
         self.spec = api.EnvSpec(
@@ -244,11 +258,13 @@ class SimEnv:
         for command in self.command_states.values():
             command.release()
         self._restart(self._all)
-        return self._observe(self._all)
+        return self._observe()
 
     @_one_thread()
     def step(self, action: Tensor) -> api.Step:
         """See `api.Env.step`; the order is explained at the top of this file."""
+        self._check_action(action)
+        self._push_at_random()
         view = self._act(action)
         for command in self.command_states.values():
             command.advance(view)
@@ -263,13 +279,13 @@ class SimEnv:
         metrics["broken"] = self.sim.broken.float()
 
         view.foot_air_time.masked_fill_(view.foot_contact, 0.0)
-        view = self.view = self._after_push(view)
         for command in self.command_states.values():
             command.renew(view)
-        obs = self._observe(self._all)
-        final_obs = {name: value.clone() for name, value in obs.items()}
+        self.view = view.recommanded()
+        obs = final_obs = self._observe()
         ended = torch.nonzero(terminated | truncated).flatten()
         if len(ended):
+            final_obs = {name: value.clone() for name, value in obs.items()}
             self._restart(ended)
             self._observe(ended)
             # What MuJoCo left of a simulation that blew up says nothing.
@@ -290,21 +306,26 @@ class SimEnv:
     def set_command(self, name: str, value: Tensor, ids: Tensor | None = None) -> None:
         """Hold a command, (n, fields), and renew the observation already given."""
         require([name], list(self.command_states), "command", self.cfg.name)
-        command = self.command_states[name]
+        held = self.command_states[name]
         rows = self._all if ids is None else ids
-        expected = (len(rows), len(command.spec.fields))
-        if tuple(value.shape) != expected:
+        expected = (len(rows), len(held.spec.fields))
+        if tuple(value.shape) != expected or not bool(value.isfinite().all()):
             raise ValueError(
-                f"{name} is {tuple(value.shape)}; it must be {expected}, with the fields "
-                f"{', '.join(command.spec.fields)}"
+                f"{name} is {tuple(value.shape)}; it must be {expected} and finite, with the "
+                f"fields {', '.join(held.spec.fields)}"
             )
-        command.hold(value.float(), rows)
-        self.view = replace(self.view)
-        self._observe(rows, again=True)
+        held.hold(value.float(), rows)
+        for command in self.command_states.values():
+            command.renew(self.view)
+        self.view = self.view.recommanded()
+        self._observe(ids, again=True)
 
     def push(self, velocity: Tensor, ids: Tensor | None = None) -> None:
-        """Add (n, 6) to the base's velocity in world axes [m/s, rad/s]."""
-        self.sim.push(velocity, self._all if ids is None else ids)
+        """Add (n, 6) to the base's velocity in world axes [m/s, rad/s], as the next step begins."""
+        rows = self._all if ids is None else ids
+        if tuple(velocity.shape) != (len(rows), 6):
+            raise ValueError(f"velocity is {tuple(velocity.shape)}; it must be {(len(rows), 6)}")
+        self.sim.push(velocity, rows)
 
     def state_dict(self) -> dict[str, Any]:
         """See `api.Env.state_dict`."""
@@ -324,6 +345,9 @@ class SimEnv:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where state_dict was taken; the next step is bit-equal."""
+        num = len(state["episode_steps"])
+        if num != self.num_envs:
+            raise ValueError(f"this is the state of {num} environments; here are {self.num_envs}")
         self.sim.load_state_dict(state["sim"])
         self._generator.set_state(state["generator"])
         for name, command in self.command_states.items():
@@ -343,6 +367,33 @@ class SimEnv:
     def close(self) -> None:
         """Release the simulator."""
         self.sim.close()
+
+    def _check_action(self, action: Tensor) -> None:
+        """Only on the CPU is the content looked at: elsewhere that would wait for the device."""
+        expected = tuple(self.view.action.shape)
+        if tuple(action.shape) != expected:
+            raise ValueError(
+                f"action is {tuple(action.shape)}; it must be {expected}: environments, joints"
+            )
+        if self.device == "cpu" and not bool(action.isfinite().all()):
+            rows = torch.nonzero(~action.isfinite().all(-1)).flatten().tolist()
+            named = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+            raise ValueError(
+                f"action is not finite in {len(rows)} of {self.num_envs} environments: {named}; "
+                f"nothing was stepped"
+            )
+
+    def _push_at_random(self) -> None:
+        cfg = self.cfg.randomise
+        if cfg.push == cfg.push_turn == (0.0, 0.0):
+            return
+        self._push_in_s -= self.cfg.step_s
+        ids = torch.nonzero(self._push_in_s <= 0.0).flatten()
+        if not len(ids):
+            return
+        level, turn = (cfg.push, cfg.push, (0.0, 0.0)), (cfg.push_turn,) * 3
+        self.sim.push(uniform(self._generator, len(ids), *level, *turn), ids)
+        self._push_in_s[ids] = uniform(self._generator, len(ids), cfg.push_every_s)[:, 0]
 
     def _act(self, action: Tensor) -> View:
         before = self.view
@@ -365,25 +416,6 @@ class SimEnv:
             torch.mul(term(view), weight, out=self._earned[i])
         self._earned.masked_fill_(self.sim.broken, 0.0)
         return torch.stack([self._earned[columns].sum(0) for columns in self._columns], -1)
-
-    def _after_push(self, view: View) -> View:
-        cfg = self.cfg.randomise
-        if cfg.push == cfg.push_turn == (0.0, 0.0):
-            return view
-        self._push_in_s -= self.cfg.step_s
-        ids = torch.nonzero(self._push_in_s <= 0.0).flatten()
-        if not len(ids):
-            return view
-        velocity = torch.cat(
-            [
-                uniform(self._generator, len(ids), cfg.push, cfg.push, (0.0, 0.0)),
-                uniform(self._generator, len(ids), *(cfg.push_turn,) * 3),
-            ],
-            -1,
-        )
-        self.sim.push(velocity, ids)
-        self._push_in_s[ids] = uniform(self._generator, len(ids), cfg.push_every_s)[:, 0]
-        return replace(view)
 
     def _restart(self, ids: Tensor) -> None:
         """New episodes in rows ids, not yet observed."""
@@ -412,16 +444,18 @@ class SimEnv:
         self._push_in_s[ids] = uniform(self._generator, num, cfg.push_every_s)[:, 0]
         self.view = replace(view)
         for command in self.command_states.values():
-            command.reset(ids, self.view.rows(ids))
+            command.reset(ids, self.view)
         for group in self._groups.values():
             group.forget(ids)
 
-    def _observe(self, ids: Tensor, *, again: bool = False) -> api.Obs:
+    def _observe(self, ids: Tensor | None = None, *, again: bool = False) -> api.Obs:
         """Write the observations of rows ids; the tensors are the environment's own."""
-        view = self.view if len(ids) == self.num_envs else self.view.rows(ids)
+        view = self.view if ids is None else self.view.rows(ids)
+        values = [quantity(view) for quantity in self._quantities]
+        rows = slice(None) if ids is None else ids
         noise = self.cfg.randomise.noise
         for group in self._groups.values():
-            group.observe(view, ids, self._generator, noise, again=again)
+            group.observe(values, rows, self._generator, noise, again=again)
         return self.observe()
 
     def _randomise_models(self) -> None:
@@ -449,15 +483,32 @@ class SimEnv:
 
 
 class _Group:
-    """One observation group: where its terms write, and what they wrote before."""
+    """One observation group: where its terms write, and what they wrote before.
 
-    def __init__(self, terms: Mapping[str, Observation], history: int, num_envs: int) -> None:
+    Args:
+        quantities: what all groups observe, before scale and noise; this one adds what is not
+            there yet.
+    """
+
+    def __init__(
+        self,
+        terms: Mapping[str, Observation],
+        history: int,
+        num_envs: int,
+        quantities: list[Observation],
+    ) -> None:
         self.terms = terms
         self.history = history
         self.num_envs = num_envs
         self.spec = api.ObsGroup(terms=())
         self.stacked = torch.zeros(num_envs, history, 0)
         self._fresh = torch.ones(num_envs, dtype=torch.bool)
+        self._at = []
+        for term in terms.values():
+            quantity = replace(term, scale=1.0, noise=0.0, clip=None)
+            if quantity not in quantities:
+                quantities.append(quantity)
+            self._at.append(quantities.index(quantity))
 
     @property
     def value(self) -> Tensor:
@@ -470,35 +521,32 @@ class _Group:
 
     def observe(
         self,
-        view: View,
-        ids: Tensor,
+        values: list[Tensor],
+        rows: Tensor | slice,
         generator: torch.Generator,
         noise: float,
         *,
         again: bool,
     ) -> None:
-        """Add an observation of rows ids, or, again, replace the newest."""
-        parts = [term(view) for term in self.terms.values()]
+        """Add an observation of rows, or, again, replace the newest; values are the quantities."""
+        parts = [values[i] for i in self._at]
         if not self.spec.terms:
             self._lay_out(parts)
         value = torch.cat(parts, -1)
         if noise and self._noise.numel():
             noisy = value[:, self._noisy]
             noisy += noise * self._noise * (2.0 * torch.rand(noisy.shape, generator=generator) - 1)
-        value *= self._scale
+        if self._scaled:
+            value *= self._scale
         if self._clipped:
             value.clamp_(-self._clip, self._clip)
-        whole = len(ids) == self.num_envs
-        if self.history == 1:
-            self.stacked[slice(None) if whole else ids, 0] = value
-            return
-        if not again:
-            rows = slice(None) if whole else ids
+        if self.history > 1 and not again:
             self.stacked[rows, :-1] = self.stacked[rows, 1:].clone()
-        self.stacked[ids, -1] = value
-        fresh = torch.nonzero(self._fresh[ids]).flatten()
-        self.stacked[ids[fresh]] = value[fresh, None]
-        self._fresh[ids] = False
+        self.stacked[rows, -1] = value
+        if self.history > 1:
+            fresh = torch.nonzero(self._fresh[rows]).flatten()
+            self.stacked[fresh if isinstance(rows, slice) else rows[fresh]] = value[fresh, None]
+            self._fresh[rows] = False
 
     def _lay_out(self, parts: list[Tensor]) -> None:
         """Sizes are known once the terms have been called."""
@@ -522,12 +570,45 @@ class _Group:
             clip += [torch.inf if term.clip is None else term.clip] * size
         self.spec = api.ObsGroup(terms=tuple(specs), history=self.history)
         self._scale, self._clip = torch.tensor(scale), torch.tensor(clip)
+        self._scaled = any(factor != 1.0 for factor in scale)
         # From the first to the last column with noise: random numbers are dear.
         at = [i for i, width in enumerate(noise) if width > 0.0] or [0, -1]
         self._noisy = slice(at[0], at[-1] + 1)
         self._noise = torch.tensor(noise[self._noisy])
         self._clipped = bool(torch.isfinite(self._clip).any())
         self.stacked = torch.zeros(self.num_envs, self.history, len(scale))
+
+
+def _check_terms(cfg: TaskCfg, view: View) -> None:
+    """Raise ValueError naming a term that does not give what a term of its kind gives.
+
+    Shapes that PyTorch would broadcast in silence are found here, once.
+    """
+    num = len(view.action)
+    tables: list[tuple[str, Mapping[str, Callable[[View], Tensor]]]] = [
+        *((f"observation {group}", terms) for group, terms in cfg.observations.items()),
+        *((f"reward {group}", terms) for group, terms in cfg.rewards.items()),
+        ("termination", cfg.terminations),
+        ("metric", cfg.metrics),
+    ]
+    for table, terms in tables:
+        for name, term in terms.items():
+            what = f"{table}.{name} of {cfg.name}, {type(term).__name__},"
+            try:
+                value = term(view)
+            except KeyError as error:
+                raise ValueError(
+                    f"{what} needs the command value {error}; this task's commands give "
+                    f"{', '.join(view.command) or 'none'}"
+                ) from error
+            except (RuntimeError, IndexError) as error:
+                raise ValueError(f"{what} cannot be computed for this robot: {error}") from error
+            columns = value.shape[1:]
+            if len(value) != num or len(columns) != table.startswith("observation"):
+                wanted = f"({num}, size)" if table.startswith("observation") else f"({num},)"
+                raise ValueError(f"{what} gives {tuple(value.shape)}; it must give {wanted}")
+            if table == "termination" and value.dtype != torch.bool:
+                raise ValueError(f"{what} gives {value.dtype}; a termination gives torch.bool")
 
 
 def _layout(cfg: TaskCfg, sim: Sim) -> Layout:
@@ -555,9 +636,7 @@ def _action_spec(cfg: TaskCfg, sim: Sim) -> api.ActionSpec:
     scale = [float(robot.action_scale[joint.name]) for joint in joints]
     relative = cfg.action_reference == "current"
     spans = [
-        (-5.0, 5.0)
-        if relative
-        else ((j.position[0] - o) / s, (j.position[1] - o) / s)
+        (-5.0, 5.0) if relative else ((j.position[0] - o) / s, (j.position[1] - o) / s)
         for j, o, s in zip(joints, sim.home_target, scale, strict=True)
     ]
     owner = {j: h for limb, h in cfg.head_of_limb.items() for j in robot.limbs[limb]}

@@ -1,8 +1,10 @@
 """MuJoCo on the CPU: `mujoco.batch.Batch`, many simulations on native threads.
 
 Facts of MuJoCo 4.0.0 that this file stands on, each measured:
-- after a step derived fields are one substep old, unless the step ends with `stage=VEL`, which
-  renews positions and velocities; contact and actuator forces remain the last substep's;
+- after a step derived fields are one substep old. A `forward` at `stage=VEL` renews positions and
+  velocities and leaves junk in what contact and actuator forces are read from. Without contacts it
+  costs half of what a step that ends with this stage does: no term needs the contacts that the
+  next substep will find anyway;
 - a reset with `stage=NONE` leaves derived fields undefined until `forward`;
 - a simulation that blows up is silently reset by MuJoCo in mid-call; only `batch.warning` tells;
 - an actuator with a delay replays its `history` row, which a reset fills with zeros.
@@ -34,6 +36,7 @@ _BLOWN_UP = [
         mujoco.mjtWarning.mjWARN_BADCTRL,
     )
 ]
+_NO_CONTACTS = int(mujoco.mjtDisableBit.mjDSBL_CONTACT | mujoco.mjtDisableBit.mjDSBL_CONSTRAINT)
 _EXPANDED = (
     "geom_friction",
     "body_mass",
@@ -100,6 +103,8 @@ class MujocoSim:
         self._ctrl: Float = self.batch.bind("ctrl")
         self._sensors: Float = self.batch.bind("sensordata")
         self._history: Float = self.batch.bind("history")
+        self._flags: npt.NDArray[np.int32] = self.batch.expand("opt.disableflags")
+        self._forces, self._motions = mujoco_model.sensor_blocks(robot, model)
         num_joints = len(robot.joints)
         # float32 copies of what terms read; State's tensors are views of these.
         self._base = np.zeros((num_envs, 13), np.float32)
@@ -115,10 +120,15 @@ class MujocoSim:
     def step(self, target: Tensor) -> None:
         """See `Sim.step`."""
         self._ctrl[:, self._ctrl_at] = target.numpy()
-        self.batch.step(nstep=self.num_substeps, stage=_VEL)
-        self._refresh(slice(None))
+        self.batch.step(nstep=self.num_substeps)
+        self._sensed[:, self._forces] = self._sensors[:, self._forces]
         np.any(self.batch.warning[:, _BLOWN_UP, 1], axis=1, out=self._broken)
         self._broken |= ~(np.abs(self._qvel).max(1) <= _FASTEST)
+        self._flags |= _NO_CONTACTS
+        self.batch.forward(stage=_VEL)
+        self._flags[:] = self.model.opt.disableflags
+        self._sensed[:, self._motions] = self._sensors[:, self._motions]
+        self._read_state(slice(None))
 
     def reset(
         self,
@@ -149,12 +159,10 @@ class MujocoSim:
     def push(self, velocity: Tensor, ids: Tensor) -> None:
         """See `Sim.push`."""
         rows = ids.numpy()
-        to_base = _rotation(self._base[rows, 3:7]).transpose(0, 2, 1)
+        to_base = _rotation(self._qpos[rows, 3:7]).transpose(0, 2, 1)
         push = velocity.numpy().astype(np.float64)
         self._qvel[rows, :3] += push[:, :3]
         self._qvel[rows, 3:6] += np.einsum("nij,nj->ni", to_base, push[:, 3:])
-        self.batch.forward(rows, _VEL)
-        self._refresh(rows)
 
     def randomise(self, fields: Mapping[str, Tensor]) -> None:
         """See `Sim.randomise`."""
@@ -262,11 +270,15 @@ class MujocoSim:
                 self._history[rows, start : start + num] = self._ctrl[rows, actuator, None]
 
     def _refresh(self, rows: Any) -> None:
+        """After a forward with contacts."""
+        self._sensed[rows] = self._sensors[rows]
+        self._read_state(rows)
+
+    def _read_state(self, rows: Any) -> None:
         self._base[rows, :7] = self._qpos[rows, :7]
         self._base[rows, 7:] = self._qvel[rows, :6]
         self._joint_pos[rows] = self._qpos[rows][:, self._qpos_at]
         self._joint_vel[rows] = self._qvel[rows][:, self._qvel_at]
-        self._sensed[rows] = self._sensors[rows]
 
     def _views(self) -> State:
         num, robot = self.num_envs, self._robot
@@ -308,9 +320,9 @@ def _run(indices: list[int]) -> Any:
     return np.array(indices)
 
 
-def _rotation(quat_wxyz: npt.NDArray[np.float32]) -> Float:
+def _rotation(quat_wxyz: Float) -> Float:
     """(n, 3, 3) of unit quaternions (n, 4): base axes to world axes."""
-    w, x, y, z = quat_wxyz.astype(np.float64).T
+    w, x, y, z = quat_wxyz.T
     rows = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
         [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],

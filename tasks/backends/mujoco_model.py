@@ -86,6 +86,13 @@ def home_target(robot: Robot, model: mujoco.MjModel) -> tuple[float, ...]:
     return tuple(float(home.ctrl[model.actuator(name).id]) for name in robot.joints)
 
 
+def sensor_blocks(robot: Robot, model: mujoco.MjModel) -> tuple[slice, slice]:
+    """Columns of `sensordata` of forces and of motions."""
+    at = sensors(model)
+    first, middle = at[f"torque {robot.joints[0]}"].start, at[f"pos {robot.feet[0]}"].start
+    return slice(first, middle), slice(middle, model.nsensordata)
+
+
 def sensors(model: mujoco.MjModel) -> dict[str, slice]:
     """Columns of `sensordata` by sensor."""
     starts = [int(start) for start in model.sensor_adr]
@@ -122,7 +129,8 @@ def _add_floor(spec: mujoco.MjSpec) -> None:
 
 
 def _add_sensors(robot: Robot, spec: mujoco.MjSpec) -> None:
-    """Those of one kind follow one another, so that they are one block of `sensordata`."""
+    """Those of one kind follow one another, so that they are one block of `sensordata`; first what
+    the last substep's forces give, then what positions and velocities do."""
     for name in robot.joints:
         spec.add_sensor(
             name=f"torque {name}",
@@ -130,11 +138,6 @@ def _add_sensors(robot: Robot, spec: mujoco.MjSpec) -> None:
             objtype=_OBJ.mjOBJ_JOINT,
             objname=name,
         )
-    for label, kind in (("pos", _KIND.mjSENS_FRAMEPOS), ("vel", _KIND.mjSENS_FRAMELINVEL)):
-        for name in robot.feet:
-            spec.add_sensor(
-                name=f"{label} {name}", type=kind, objtype=_OBJ.mjOBJ_GEOM, objname=name
-            )
     for name in robot.feet:
         spec.add_sensor(
             name=f"force {name}",
@@ -151,6 +154,11 @@ def _add_sensors(robot: Robot, spec: mujoco.MjSpec) -> None:
             objname=name,
             intprm=[_FOUND, 0, 1],
         )
+    for label, kind in (("pos", _KIND.mjSENS_FRAMEPOS), ("vel", _KIND.mjSENS_FRAMELINVEL)):
+        for name in robot.feet:
+            spec.add_sensor(
+                name=f"{label} {name}", type=kind, objtype=_OBJ.mjOBJ_GEOM, objname=name
+            )
     if robot.ee is not None:
         for label, kind in (
             ("pos", _KIND.mjSENS_FRAMEPOS),

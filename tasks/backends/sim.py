@@ -91,7 +91,8 @@ class Sim(Protocol):
         ...
 
     def push(self, velocity: Tensor, ids: Tensor) -> None:
-        """Add (n, 6) to the base's velocity, linear and angular, in world axes [m/s, rad/s]."""
+        """Add (n, 6) to the base's velocity, linear and angular, in world axes [m/s, rad/s]; the
+        next step starts with it, `state` shows it then."""
         ...
 
     def randomise(self, fields: Mapping[str, Tensor]) -> None:

@@ -7,6 +7,7 @@ for this very moment, and drawn anew after them where its time is over.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from robo_rl.tasks.terms.rotations import (
     conjugate,
     from_euler,
     from_vector,
+    length,
     multiply,
     rotate,
     rotate_inverse,
@@ -29,8 +31,29 @@ Range = tuple[float, float]
 
 def uniform(generator: Generator, num: int, *ranges: Range) -> Tensor:
     """(num, len(ranges)), each column uniform in its range."""
-    low, high = torch.tensor(ranges).T
-    return low + (high - low) * torch.rand(num, len(ranges), generator=generator)
+    low, span = _bounds(ranges)
+    return torch.rand(num, len(ranges), generator=generator).mul_(span).add_(low)
+
+
+@cache
+def _bounds(ranges: tuple[Range, ...]) -> tuple[Tensor, Tensor]:
+    """Lower ends and widths: to make a tensor of numbers takes longer than to draw a few."""
+    low, high = torch.tensor(ranges).unbind(-1)
+    return low, high - low
+
+
+def check_ranges(**ranges: Range) -> None:
+    """Raise ValueError where a range, by its name, is upside down."""
+    for name, (low, high) in ranges.items():
+        if not low <= high:
+            raise ValueError(f"{name} is ({low}, {high}); the lower bound comes first")
+
+
+def check_share(**shares: float) -> None:
+    """Raise ValueError where a share, by its name, is none."""
+    for name, share in shares.items():
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"{name} is {share}; it is a share, in [0, 1]")
 
 
 class CommandState(ABC):
@@ -49,7 +72,7 @@ class CommandState(ABC):
 
     @abstractmethod
     def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
-        """New values for rows ids (n,), whose view is given; fresh: an episode starts there."""
+        """New values for rows ids (n,) of a view; fresh: an episode starts there."""
 
     def advance(self, view: View) -> None:
         """One control step on; the view's state is the new one."""
@@ -61,15 +84,15 @@ class CommandState(ABC):
 
     def reset(self, ids: Tensor, view: View) -> None:
         """Draw rows whose episode starts, unless a user holds them."""
-        free = torch.isfinite(self.left_s[ids])
-        if bool(free.any()):
-            self.draw(ids[free], view if bool(free.all()) else view.rows(free), fresh=True)
+        free = ids[torch.isfinite(self.left_s[ids])]
+        if len(free):
+            self.draw(free, view, fresh=True)
 
     def renew(self, view: View) -> None:
-        """Draw rows whose time is over."""
+        """Draw rows whose time is over, after the commands that this one looks at."""
         ids = torch.nonzero(self.left_s <= 0.0).flatten()
         if len(ids):
-            self.draw(ids, view.rows(ids), fresh=False)
+            self.draw(ids, view, fresh=False)
 
     def release(self) -> None:
         """Nobody holds it any more."""
@@ -110,8 +133,8 @@ class BaseTwistCfg(CommandCfg):
     """Speeds below this are zero [m/s, rad/s]: too slow to be worth a step."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.standing <= 1.0:
-            raise ValueError(f"standing is {self.standing}; it is a share, in [0, 1]")
+        check_ranges(forward=self.forward, left=self.left, turn=self.turn, every_s=self.every_s)
+        check_share(standing=self.standing)
 
     def build(self, name: str, num_envs: int, generator: Generator) -> "BaseTwist":
         return BaseTwist(self, name, num_envs, generator)
@@ -135,12 +158,10 @@ class BaseTwist(CommandState):
         self.values["base_twist"] = torch.zeros(num_envs, 3)
 
     def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
-        value = uniform(self.generator, len(ids), *self.ranges)
-        value[value.abs() < self.cfg.dead_band] = 0.0
-        stands = torch.rand(len(ids), generator=self.generator) < self.cfg.standing
-        value[stands] = 0.0
-        self.values["base_twist"][ids] = value
-        self.left_s[ids] = uniform(self.generator, len(ids), self.cfg.every_s)[:, 0]
+        drawn = uniform(self.generator, len(ids), *self.ranges, self.cfg.every_s, (0.0, 1.0))
+        value, self.left_s[ids], chance = drawn[:, :3], drawn[:, 3], drawn[:, 4:]
+        slow = (value.abs() < self.cfg.dead_band) | (chance < self.cfg.standing)
+        self.values["base_twist"][ids] = value.masked_fill(slow, 0.0)
 
     def hold(self, value: Tensor, ids: Tensor) -> None:
         self.values["base_twist"][ids] = value
@@ -169,8 +190,8 @@ class GaitCfg(CommandCfg):
     """Time between two gaits [s]."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.walking <= 1.0:
-            raise ValueError(f"walking is {self.walking}; it is a share, in [0, 1]")
+        check_ranges(swing_height=self.swing_height, every_s=self.every_s)
+        check_share(walking=self.walking)
 
     def build(self, name: str, num_envs: int, generator: Generator) -> "Gait":
         return Gait(self, name, num_envs, generator)
@@ -208,30 +229,33 @@ class Gait(CommandState):
         }
 
     def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
-        num = len(ids)
-        self.kind[ids] = (torch.rand(num, generator=self.generator) >= self.cfg.walking).long()
-        self.swing_height[ids] = uniform(self.generator, num, self.cfg.swing_height)[:, 0]
-        self.left_s[ids] = uniform(self.generator, num, self.cfg.every_s)[:, 0]
+        cfg, share = self.cfg, (0.0, 1.0)
+        drawn = uniform(self.generator, len(ids), cfg.swing_height, cfg.every_s, share, share)
+        self.swing_height[ids], self.left_s[ids], chance, clock = drawn.unbind(-1)
+        self.kind[ids] = (chance >= cfg.walking).long()
         if fresh:
-            self.clock[ids] = torch.rand(num, generator=self.generator)
-        self._write(view.command["base_twist"], ids)
+            self.clock[ids] = clock
+            self._write(view, ids)
 
     def advance(self, view: View) -> None:
         super().advance(view)
-        moves = view.command["base_twist"].abs().amax(-1) > 0.0
-        self.clock += moves * self._rate[self.kind] * view.layout.step_s
+        self.clock += self.values["gait_moves"] * self._rate[self.kind] * view.layout.step_s
         self.clock %= 1.0
-        self._write(view.command["base_twist"], slice(None))
+        self._write(view, slice(None))
+
+    def renew(self, view: View) -> None:
+        super().renew(view)
+        self._write(view, slice(None))  # the base may have been told to stand, or to move
 
     def hold(self, value: Tensor, ids: Tensor) -> None:
         self.kind[ids] = value[:, 0].round().long().clamp(0, len(GAITS) - 1)
         self.swing_height[ids] = value[:, 1]
         self.left_s[ids] = torch.inf
 
-    def _write(self, base_twist: Tensor, ids: Tensor | slice) -> None:
+    def _write(self, view: View, ids: Tensor | slice) -> None:
         kind = self.kind[ids]
         duty = self._duty[kind]
-        moves = (base_twist.abs().amax(-1, keepdim=True) > 0.0).float()
+        moves = (view.command["base_twist"][ids].abs().amax(-1, keepdim=True) > 0.0).float()
         phase = (self.clock[ids, None] + self._offsets[kind]) % 1.0
         swing = moves * (phase >= duty)
         through = ((phase - duty) / (1.0 - duty)).clamp(min=0.0)
@@ -286,13 +310,36 @@ class EePathCfg(CommandCfg):
     """Goals drawn at a time; the first whose path keeps out of the box is taken."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.in_world <= 1.0:
-            raise ValueError(f"in_world is {self.in_world}; it is a share, in [0, 1]")
+        check_ranges(radius=self.radius, azimuth=self.azimuth, height=self.height)
+        check_ranges(roll=self.roll, pitch=self.pitch, yaw=self.yaw)
+        check_ranges(speed=self.speed, rest_s=self.rest_s)
+        check_ranges(
+            **dict(zip(("keep_out x", "keep_out y", "keep_out z"), self.keep_out, strict=True))
+        )
+        check_share(in_world=self.in_world)
+        for name, least in (("turn_speed", self.turn_speed), ("in_world_s", self.in_world_s)):
+            if least <= 0.0:
+                raise ValueError(f"{name} is {least}; it must be above 0")
+        if self.candidates < 1:
+            raise ValueError(f"candidates is {self.candidates}; at least one goal must be drawn")
         if self.speed[0] <= 0.0:
             raise ValueError(f"speed is {self.speed}; a path needs one above 0 m/s")
 
     def build(self, name: str, num_envs: int, generator: Generator) -> "EePath":
         return EePath(self, name, num_envs, generator)
+
+
+def enters(start: Tensor, end: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Whether straight ways (*B, 3) lead into a box (3,): (*B,) bool. One that starts inside and
+    leaves it does not."""
+    way = end - start
+    way = torch.where(way.abs() < 1e-9, 1e-9, way)
+    first, second = (low - start) / way, (high - start) / way
+    inside_from = torch.minimum(first, second).amax(-1)
+    inside_till = torch.maximum(first, second).amin(-1)
+    crosses = (inside_from < inside_till) & (inside_from < 1.0) & (inside_till > 0.0)
+    leaves = (inside_from < 0.0) & (inside_till < 1.0)
+    return crosses & ~leaves
 
 
 class EePath(CommandState):
@@ -342,17 +389,17 @@ class EePath(CommandState):
 
     def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
         cfg, num = self.cfg, len(ids)
-        start_pos = view.ee_pos_t if fresh else self.values["ee_pos"][ids]
-        start_quat = view.ee_quat_wxyz_t if fresh else self.values["ee_quat_wxyz"][ids]
+        start_pos = (view.ee_pos_t if fresh else self.values["ee_pos"])[ids]
+        start_quat = (view.ee_quat_wxyz_t if fresh else self.values["ee_quat_wxyz"])[ids]
         goal_pos, goal_quat = self._goals(start_pos)
         way = goal_pos - start_pos
         turn = rotation_between(start_quat, goal_quat)
-        speed = uniform(self.generator, num, cfg.speed)[:, 0]
-        takes = torch.maximum(way.norm(dim=-1) / speed, turn.norm(dim=-1) / cfg.turn_speed)
+        drawn = uniform(self.generator, num, cfg.speed, cfg.rest_s, (0.0, 1.0))
+        speed, rest, chance = drawn.unbind(-1)
+        takes = torch.maximum(length(way) / speed, length(turn) / cfg.turn_speed)
         takes = takes.clamp(min=view.layout.step_s)
-        rest = uniform(self.generator, num, cfg.rest_s)[:, 0]
-        moves = view.command["base_twist"].abs().amax(-1) > 0.0
-        in_world = moves & (torch.rand(num, generator=self.generator) < cfg.in_world)
+        moves = view.command["base_twist"][ids].abs().amax(-1) > 0.0
+        in_world = moves & (chance < cfg.in_world)
         path = self.path
         path["pos"][ids], path["quat"][ids] = start_pos, start_quat
         path["goal_pos"][ids], path["goal_quat"][ids] = goal_pos, goal_quat
@@ -371,15 +418,11 @@ class EePath(CommandState):
         drawn = uniform(self.generator, num * cfg.candidates, cfg.radius, cfg.azimuth, cfg.height)
         radius, azimuth, height = drawn.view(num, cfg.candidates, 3).unbind(-1)
         places = torch.stack([radius * torch.cos(azimuth), radius * torch.sin(azimuth), height], -1)
-        share = torch.linspace(0.1, 1.0, 10)[:, None]
-        start = start_pos[:, None, None]
-        points = start + share * (places[:, :, None] - start)
         low, high = torch.tensor(cfg.keep_out).T
-        hits = ((points > low) & (points < high)).all(-1).any(-1)
-        first = (~hits).float().argmax(1)
-        rows = torch.arange(num)
-        blocked = hits.all(1)
-        place = torch.where(blocked[:, None], start_pos, places[rows, first])
+        free = ~enters(start_pos[:, None], places, low, high)
+        first = free.float().argmax(1)
+        place = places[torch.arange(num), first]
+        place = torch.where(free.any(1)[:, None], place, start_pos)
         tilt = uniform(self.generator, num, cfg.roll, cfg.pitch, cfg.yaw)
         away = torch.atan2(place[:, 1], place[:, 0])
         return place, multiply(about_z(away), from_euler(tilt))
@@ -408,10 +451,10 @@ class EePath(CommandState):
         self._write_own(ids)
 
     def fix_in_world(self, view: View, ids: Tensor) -> None:
-        """From now on the paths of rows ids, whose view is given, stay where they are in the world
-        while the base moves."""
-        self.path["anchor_w"][ids] = view.origin_w
-        self.path["anchor_yaw_wxyz"][ids] = view.heading_wxyz
+        """From now on the paths of rows ids of a view stay where they are in the world while the
+        base moves."""
+        self.path["anchor_w"][ids] = view.origin_w[ids]
+        self.path["anchor_yaw_wxyz"][ids] = view.heading_wxyz[ids]
         self.in_world[ids] = True
 
     def _write_own(self, ids: Tensor | slice) -> None:
@@ -422,19 +465,21 @@ class EePath(CommandState):
         values["ee_goal_quat_wxyz"][ids] = path["goal_quat"][ids]
 
     def _write(self, view: View, ids: Tensor | slice) -> None:
-        """Values of rows ids, whose view is given."""
+        """Values of rows ids of a view."""
         self._write_own(ids)
-        world = torch.nonzero(self.in_world[ids]).flatten()
-        if not len(world):
+        in_world = self.in_world if isinstance(ids, slice) else self.in_world[ids]
+        rows = torch.nonzero(in_world).flatten()
+        if not len(rows):
             return
-        rows = world if isinstance(ids, slice) else ids[world]
-        seen, path = view.rows(world), {k: v[rows] for k, v in self.path.items()}
-        turn = multiply(conjugate(seen.heading_wxyz), path["anchor_yaw_wxyz"])
-        shift = rotate_inverse(seen.heading_wxyz, path["anchor_w"] - seen.origin_w)
+        rows = rows if isinstance(ids, slice) else ids[rows]
+        path = {name: value[rows] for name, value in self.path.items()}
+        heading = view.heading_wxyz[rows]
+        turn = multiply(conjugate(heading), path["anchor_yaw_wxyz"])
+        shift = rotate_inverse(heading, path["anchor_w"] - view.origin_w[rows])
         pos = shift + rotate(turn, path["pos"])
-        linear = rotate(turn, path["twist"][:, :3]) - seen.frame_vel_t(pos)
+        linear = rotate(turn, path["twist"][:, :3]) - view.frame_vel_t(pos, rows)
         angular = rotate(turn, path["twist"][:, 3:])
-        angular[:, 2] -= seen.yaw_rate
+        angular[:, 2] -= view.heading_rate[rows]
         values = self.values
         values["ee_pos"][rows] = pos
         values["ee_quat_wxyz"][rows] = multiply(turn, path["quat"])

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from robo_rl.tasks.terms.rotations import length
 from robo_rl.tasks.terms.term import Term
 from robo_rl.tasks.terms.view import View
 
@@ -16,7 +17,7 @@ class BaseVelError(Term):
     unit: ClassVar[str] = "m/s"
 
     def __call__(self, view: View) -> Tensor:
-        return (view.command["base_twist"][:, :2] - view.base_lin_vel_t[:, :2]).norm(dim=-1)
+        return length(view.command["base_twist"][:, :2] - view.base_lin_vel_t[:, :2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class EePosError(Term):
     unit: ClassVar[str] = "m"
 
     def __call__(self, view: View) -> Tensor:
-        return (view.command["ee_pos"] - view.ee_pos_t).norm(dim=-1)
+        return view.ee_distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class EeRotationError(Term):
     unit: ClassVar[str] = "rad"
 
     def __call__(self, view: View) -> Tensor:
-        return view.ee_rotation_error_t.norm(dim=-1)
+        return view.ee_angle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class EeLinVelError(Term):
     unit: ClassVar[str] = "m/s"
 
     def __call__(self, view: View) -> Tensor:
-        return (view.command["ee_twist"][:, :3] - view.ee_lin_vel_t).norm(dim=-1)
+        return length(view.command["ee_twist"][:, :3] - view.ee_lin_vel_t)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class EeAngVelError(Term):
     unit: ClassVar[str] = "rad/s"
 
     def __call__(self, view: View) -> Tensor:
-        return (view.command["ee_twist"][:, 3:] - view.ee_ang_vel_t).norm(dim=-1)
+        return length(view.command["ee_twist"][:, 3:] - view.ee_ang_vel_t)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from robo_rl.tasks.terms.rotations import length
 from robo_rl.tasks.terms.term import Reward
 from robo_rl.tasks.terms.view import View
 
@@ -226,7 +227,7 @@ class FootClearance(Reward):
     """Of the foot's centre above the ground [m]."""
 
     def __call__(self, view: View) -> Tensor:
-        speed = view.state.foot_vel_w[:, :, :2].norm(dim=-1)
+        speed = length(view.state.foot_vel_w[:, :, :2])
         return ((view.state.foot_pos_w[:, :, 2] - self.height).square() * speed).sum(-1)
 
 
@@ -299,8 +300,7 @@ class TrackEePos(_Tracking):
     """Kernel of the end-effector's distance from where it should be [m]."""
 
     def __call__(self, view: View) -> Tensor:
-        error = view.command["ee_pos"] - view.ee_pos_t
-        return _kernel(error.square().sum(-1), self.std)
+        return _kernel(view.ee_distance.square(), self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +310,7 @@ class EeDistance(Reward):
     unit: ClassVar[str] = "m"
 
     def __call__(self, view: View) -> Tensor:
-        return (view.command["ee_pos"] - view.ee_pos_t).norm(dim=-1)
+        return view.ee_distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +318,7 @@ class TrackEeRotation(_Tracking):
     """Kernel of the angle to the orientation it should have [rad]."""
 
     def __call__(self, view: View) -> Tensor:
-        return _kernel(view.ee_rotation_error_t.square().sum(-1), self.std)
+        return _kernel(view.ee_angle.square(), self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,7 +328,7 @@ class EeAngle(Reward):
     unit: ClassVar[str] = "rad"
 
     def __call__(self, view: View) -> Tensor:
-        return view.ee_rotation_error_t.norm(dim=-1)
+        return view.ee_angle
 
 
 @dataclass(frozen=True, kw_only=True)

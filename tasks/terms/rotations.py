@@ -4,18 +4,23 @@ import torch
 from torch import Tensor
 
 
+def length(vector: Tensor) -> Tensor:
+    """Of vectors (*B, D), (*B,)."""
+    return vector.square().sum(-1).sqrt()
+
+
 def rotate(quat_wxyz: Tensor, vector: Tensor) -> Tensor:
     """Vectors (*B, 3) turned by quaternions (*B, 4)."""
     w, axis = quat_wxyz[..., :1], quat_wxyz[..., 1:]
-    cross = 2.0 * torch.linalg.cross(axis, vector)
-    return vector + w * cross + torch.linalg.cross(axis, cross)
+    cross = 2.0 * torch.cross(axis, vector, dim=-1)
+    return vector + w * cross + torch.cross(axis, cross, dim=-1)
 
 
 def rotate_inverse(quat_wxyz: Tensor, vector: Tensor) -> Tensor:
     """Vectors (*B, 3) turned by the inverse of quaternions (*B, 4): world axes to body axes."""
     w, axis = quat_wxyz[..., :1], quat_wxyz[..., 1:]
-    cross = 2.0 * torch.linalg.cross(axis, vector)
-    return vector - w * cross + torch.linalg.cross(axis, cross)
+    cross = 2.0 * torch.cross(axis, vector, dim=-1)
+    return vector - w * cross + torch.cross(axis, cross, dim=-1)
 
 
 def multiply(a_wxyz: Tensor, b_wxyz: Tensor) -> Tensor:
@@ -23,7 +28,7 @@ def multiply(a_wxyz: Tensor, b_wxyz: Tensor) -> Tensor:
     aw, av = a_wxyz[..., :1], a_wxyz[..., 1:]
     bw, bv = b_wxyz[..., :1], b_wxyz[..., 1:]
     w = aw * bw - (av * bv).sum(-1, keepdim=True)
-    return torch.cat([w, aw * bv + bw * av + torch.linalg.cross(av, bv)], -1)
+    return torch.cat([w, aw * bv + bw * av + torch.cross(av, bv, dim=-1)], -1)
 
 
 def conjugate(quat_wxyz: Tensor) -> Tensor:
@@ -33,7 +38,7 @@ def conjugate(quat_wxyz: Tensor) -> Tensor:
 
 def from_vector(vector: Tensor) -> Tensor:
     """Quaternion (*B, 4) of rotation vectors (*B, 3) [rad]: axis times angle."""
-    angle = vector.norm(dim=-1, keepdim=True)
+    angle = length(vector)[..., None]
     # sin(a/2) / a, whose limit at 0 is 1/2
     ratio = 0.5 * torch.sinc(angle / (2.0 * torch.pi))
     return torch.cat([torch.cos(0.5 * angle), ratio * vector], -1)
@@ -43,7 +48,7 @@ def to_vector(quat_wxyz: Tensor) -> Tensor:
     """Rotation vector (*B, 3) [rad], of the shorter way round: at most pi long."""
     quat = torch.where(quat_wxyz[..., :1] < 0.0, -quat_wxyz, quat_wxyz)
     w, axis = quat[..., :1], quat[..., 1:]
-    sine = axis.norm(dim=-1, keepdim=True)
+    sine = length(axis)[..., None]
     angle = 2.0 * torch.atan2(sine, w)
     # angle / sine, whose limit at 0 is 2
     return axis * torch.where(sine < 1e-6, 2.0, angle / sine.clamp(min=1e-6))

@@ -1,6 +1,7 @@
 """What terms read: the robots, their commands and the clocks, at one moment."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from robo_rl.tasks.backends.sim import State
 from robo_rl.tasks.terms.rotations import (
     about_z,
     conjugate,
+    length,
     multiply,
     rotate,
     rotate_inverse,
@@ -77,6 +79,13 @@ class View:
             foot_landed=self.foot_landed[ids],
         )
 
+    def recommanded(self) -> "View":
+        """The same moment after commands were drawn anew; what the state alone gives is kept."""
+        view = copy(self)
+        for name in ("ee_pos_error_t", "ee_rotation_error_t", "ee_distance", "ee_angle"):
+            view.__dict__.pop(name, None)
+        return view
+
     def limb(self, name: str) -> Tensor | slice:
         """Columns of a limb's joints, to index joint tensors with."""
         if name not in self.layout.limbs:
@@ -110,6 +119,17 @@ class View:
         return -(self.state.base_ang_vel_b * self.gravity_b).sum(-1)
 
     @cached_property
+    def heading_rate(self) -> Tensor:
+        """(N,) [rad/s]: how fast the task frame turns; yaw_rate while the base is level.
+
+        Of a heading atan2(f_y, f_x), f the base's x axis, whose change is the cross product of the
+        base's angular velocity and f.
+        """
+        sine = -self.gravity_b[:, 0]  # of the x axis' slope
+        roll_rate = self.state.base_ang_vel_b[:, 0]
+        return (self.yaw_rate - sine * roll_rate) / (1.0 - sine.square()).clamp(min=1e-3)
+
+    @cached_property
     def base_lin_vel_t(self) -> Tensor:
         """(N, 3) [m/s]: the base's velocity over the ground, along the task frame's axes."""
         return rotate_inverse(self.heading_wxyz, self.state.base_lin_vel_w)
@@ -139,14 +159,15 @@ class View:
     def ee_ang_vel_t(self) -> Tensor:
         """(N, 3) [rad/s]: as seen by one who stands in the turning task frame."""
         turning = torch.zeros_like(self.state.ee_ang_vel_w)
-        turning[:, 2] = self.yaw_rate
+        turning[:, 2] = self.heading_rate
         return rotate_inverse(self.heading_wxyz, self.state.ee_ang_vel_w) - turning
 
-    def frame_vel_t(self, point_t: Tensor) -> Tensor:
-        """(N, 3) [m/s]: how fast a point (N, 3) fixed in the task frame moves over the ground."""
+    def frame_vel_t(self, point_t: Tensor, ids: Tensor | slice = slice(None)) -> Tensor:
+        """(n, 3) [m/s]: how fast points (n, 3) fixed in the task frames of rows ids move over the
+        ground."""
         x, y, _ = point_t.unbind(-1)
-        vx, vy, _ = self.base_lin_vel_t.unbind(-1)
-        turn = self.yaw_rate
+        vx, vy, _ = self.base_lin_vel_t[ids].unbind(-1)
+        turn = self.heading_rate[ids]
         return torch.stack([vx - turn * y, vy + turn * x, torch.zeros_like(x)], -1)
 
     @cached_property
@@ -157,9 +178,24 @@ class View:
         return arm + arm.new_tensor([0.0, 0.0, self.layout.base_height])
 
     @cached_property
+    def ee_pos_error_t(self) -> Tensor:
+        """(N, 3) [m]: from the end-effector to the place commanded."""
+        return self.command["ee_pos"] - self.ee_pos_t
+
+    @cached_property
+    def ee_distance(self) -> Tensor:
+        """(N,) [m]: of the end-effector from the place commanded."""
+        return length(self.ee_pos_error_t)
+
+    @cached_property
     def ee_rotation_error_t(self) -> Tensor:
         """(N, 3) [rad]: the rotation vector from the end-effector to the orientation commanded."""
         return rotation_between(self.ee_quat_wxyz_t, self.command["ee_quat_wxyz"])
+
+    @cached_property
+    def ee_angle(self) -> Tensor:
+        """(N,) [rad]: between the end-effector's orientation and the one commanded."""
+        return length(self.ee_rotation_error_t)
 
     def to_world(self, point_t: Tensor) -> Tensor:
         """A point (N, 3) of the task frame, in the world's."""
