@@ -42,10 +42,21 @@ def load(robot: Robot, physics_s: float) -> mujoco.MjModel:
     for foot in robot.feet:
         # Otherwise a contact has the larger friction of foot and floor: a foot could not slip.
         spec.geom(foot).priority = max(1, spec.geom(foot).priority)
+    home = next(key for key in spec.keys if key.name == "home")
+    given = {"qpos": len(home.qpos), "ctrl": len(home.ctrl)}
     try:
         model = spec.compile()
     except ValueError as error:
         raise ValueError(f"{where} cannot be compiled: {error}") from error
+    for what, size, meaning in (
+        ("qpos", model.nq, "the default pose"),
+        ("ctrl", model.nu, "the joint targets that hold it, or its own angles"),
+    ):
+        if given[what] != size:  # MuJoCo takes what is missing to be zero
+            raise ValueError(
+                f'{where}: keyframe "home" has a {what} of {given[what]} numbers; it must have '
+                f"{size}: {meaning}"
+            )
     for foot in robot.feet:
         _check_foot(model, foot, where)
     for name in robot.joints:
@@ -77,13 +88,8 @@ def joints(robot: Robot, model: mujoco.MjModel) -> tuple[Joint, ...]:
 
 def home_target(robot: Robot, model: mujoco.MjModel) -> tuple[float, ...]:
     """The controls of the keyframe "home": targets that hold its pose against gravity."""
-    home = model.key("home")
-    if not home.ctrl.any() and home.qpos[7:].any():
-        raise ValueError(
-            f'the keyframe "home" of {robot.name} has no ctrl; give it the joint targets that hold '
-            f"its qpos, or the same angles"
-        )
-    return tuple(float(home.ctrl[model.actuator(name).id]) for name in robot.joints)
+    ctrl = model.key("home").ctrl
+    return tuple(float(ctrl[model.actuator(name).id]) for name in robot.joints)
 
 
 def sensor_blocks(robot: Robot, model: mujoco.MjModel) -> tuple[slice, slice]:

@@ -85,7 +85,7 @@ class Sim(Protocol):
         """Put some rows into a state, at rest towards joint_pos, and refresh them.
 
         Args:
-            ids: (n,) rows.
+            ids: (n,) rows, in ascending order.
             base_vel: (n, 6): linear in world axes [m/s], angular in the base's [rad/s].
         """
         ...
