@@ -1,8 +1,12 @@
 """A robot whose MJCF is in an awkward order."""
 
 import pytest
+import torch
 
 from robo_rl.tasks.robots.robot import Robot
+
+# Everything here is so small that a second thread costs more than it brings.
+torch.set_num_threads(1)
 
 
 def _leg(side: str, y: float) -> str:
