@@ -7,6 +7,7 @@ import os
 import queue
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -141,11 +142,7 @@ def play(env: Env, policy: Policy, *, seed: int = 0) -> None:
     """Show a policy in real time until the user has seen enough: in MuJoCo's window where there is
     a display, else in the browser; the controls are in the browser either way."""
     session = Session(env, policy, seed=seed)
-    with contextlib.ExitStack() as opened:
-        window = _window(session) if has_display() else None
-        if window:
-            opened.callback(window.close)
-        controls = opened.enter_context(Controls(session, scene=window is None))
+    with _window(session) as window, Controls(session, scene=window is None) as controls:
         print(f"{'controls' if window else 'viewer'}: {controls.address}  (Ctrl-C ends it)")
         print(f"from another machine: ssh -L {controls.port}:localhost:{controls.port} <this one>")
         clock = time.monotonic()
@@ -165,9 +162,10 @@ def play(env: Env, policy: Policy, *, seed: int = 0) -> None:
 
 
 def has_display() -> bool:
-    """Whether a window could open."""
-    wanted = ("WAYLAND_DISPLAY", "DISPLAY")
-    return sys.platform != "linux" or any(os.environ.get(name) for name in wanted)
+    """Whether a window opens here."""
+    if sys.platform != "linux":
+        return True
+    return any(map(os.environ.get, ("WAYLAND_DISPLAY", "DISPLAY"))) and _draws("glfw")
 
 
 def record(
@@ -249,23 +247,26 @@ def frames(
         context.free()
 
 
-@functools.cache
 def renderers() -> tuple[str, ...]:
-    """MuJoCo's ways to draw that work here, the best first.
+    """MuJoCo's ways to draw offscreen that work here; the first of those asked for or usual."""
+    return next(((name,) for name in _candidates() if _draws(name)), ())
 
-    Each is tried in a process of its own: a library that fails cannot be unloaded.
+
+@functools.cache
+def _draws(name: str) -> bool:
+    """Whether OpenGL works in one of MuJoCo's ways.
+
+    Tried in a process of its own: a library that fails cannot be unloaded, and some end it.
     """
-    works = []
-    for name in _candidates():
-        code = f"from mujoco.{name} import GLContext; GLContext(8, 8).make_current()"
-        alone = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
-        if (
-            subprocess.run([sys.executable, "-c", code], env=alone, capture_output=True).returncode
-            == 0
-        ):
-            works.append(name)
-            break
-    return tuple(works)
+    code = (
+        f"import mujoco; from mujoco.{name} import GLContext; context = GLContext(8, 8); "
+        "context.make_current(); model = mujoco.MjModel.from_xml_string('<mujoco/>'); "
+        "mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)"
+    )
+    chosen = ("MUJOCO_GL", "PYOPENGL_PLATFORM")
+    env = {key: value for key, value in os.environ.items() if key not in chosen}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=env, capture_output=True).returncode == 0
 
 
 def _candidates() -> tuple[str, ...]:
@@ -275,19 +276,32 @@ def _candidates() -> tuple[str, ...]:
     return ("egl", "osmesa") if sys.platform == "linux" else ("cgl", "glfw")
 
 
-def _window(session: Session) -> Any:
-    """MuJoCo's own viewer; None, after saying so, where it does not open."""
+@contextlib.contextmanager
+def _window(session: Session) -> Iterator[Any]:
+    """MuJoCo's own viewer; None where there is no display or, after saying so, it stays shut."""
     import mujoco.viewer
 
+    if not has_display():
+        yield None
+        return
+    before = set(threading.enumerate())
     try:
         window = mujoco.viewer.launch_passive(session.model, session.data)
     except RuntimeError as error:  # on macOS it wants to be run by mjpython
         print(f"no window: {error}")
-        return None
+        yield None
+        return
+    drawing = set(threading.enumerate()) - before
     window.cam.type = mujoco.mjtCamera.mjCAMERA_TRACKING
     window.cam.trackbodyid = session.base
     window.cam.distance = DISTANCE
-    return window
+    try:
+        yield window
+    finally:
+        window.close()
+        # A process that ends while the window is being taken down hangs.
+        for thread in drawing:
+            thread.join(timeout=5.0)
 
 
 def _draw_target(session: Session, scene: Any) -> None:

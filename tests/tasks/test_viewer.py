@@ -149,12 +149,18 @@ def test_without_gl_it_says_what_to_install(
     assert not (tmp_path / "video.mp4").exists()
 
 
-def test_a_renderer_that_fails_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    # EGL that finds no driver, as on a machine with libegl1 alone.
+def test_what_cannot_draw_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewer, "_draws", viewer._draws.__wrapped__)
+    # EGL without the device asked for, as on a machine with libegl1 alone.
     monkeypatch.setenv("MUJOCO_GL", "egl")
-    monkeypatch.setenv("EGL_PLATFORM", "nothing")
     monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "99")
-    assert viewer.renderers.__wrapped__() == ()
+    assert viewer.renderers() == ()
+    # A display that nobody serves, as after a lost connection.
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("DISPLAY", ":99")
+    assert not viewer.has_display()
+    monkeypatch.delenv("DISPLAY")
+    assert not viewer.has_display()
 
 
 def test_a_file_that_is_no_video_is_refused(env: SimEnv, tmp_path: Path) -> None:
