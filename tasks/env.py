@@ -95,7 +95,7 @@ NOMINAL = Randomise(
 class TaskCfg:
     """A task: tables of terms by name. A reward's group is a value head of the critic."""
 
-    name: str
+    name: str = field(metadata=_NOT_IN_TOML)
     """In the registry."""
     score: str
     """The metric by which a policy is judged; with a leading minus where less is better."""
