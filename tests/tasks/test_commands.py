@@ -110,7 +110,7 @@ def snapshot(command: CommandState) -> dict[str, Tensor]:
 
 
 def test_a_path_keeps_its_speed_ends_at_its_goal_and_rests() -> None:
-    cfg = EePathCfg(rest_s=(0.3, 0.3), in_world=0.0)
+    cfg = EePathCfg(speed=(0.2, 0.6), rest_s=(0.3, 0.3), in_world=0.0)
     ee, view = path_of(cfg, 200)
     np.testing.assert_allclose(ee.values["ee_pos"], view.ee_pos_t)  # from where the gripper is
     start, whole = snapshot(ee), ee.left_s.clone()
