@@ -152,8 +152,12 @@ class Env(Protocol):
     def num_envs(self) -> int: ...
     @property
     def device(self) -> str: ...
-    def reset(self, *, seed: int | None = None) -> Obs:
-        """Start every episode anew; with a seed, the same seed gives the same episodes."""
+    def reset(self, *, seed: int | None = None, stagger: bool = False) -> Obs:
+        """Start every episode anew; with a seed, the same seed gives the same episodes.
+
+        Stagger draws how much of its time each episode has already had, so that in a training not
+        all time limits come at once.
+        """
         ...
 
     def step(self, action: Tensor) -> Step:

@@ -34,7 +34,7 @@ class Runner:
         spec = self.env.spec
         self.learner = cfg.learner.build(spec, num_envs=num_envs, device=device, seed=seed)
         self.meter = Meter(spec, num_envs, device)
-        self.obs = self.env.reset(seed=cfg.seed)
+        self.obs = self.env.reset(seed=cfg.seed, stagger=True)
         self.iteration = 0
         self._time_s = 0.0
         self._best = -math.inf

@@ -250,14 +250,16 @@ class SimEnv:
         )
 
     @_one_thread()
-    def reset(self, *, seed: int | None = None) -> api.Obs:
-        """Start every episode anew and let go of held commands."""
+    def reset(self, *, seed: int | None = None, stagger: bool = False) -> api.Obs:
+        """See `api.Env.reset`; held commands are let go."""
         if seed is not None:
             self._generator.manual_seed(seed)
             self._randomise_models()
         for command in self.command_states.values():
             command.release()
         self._restart(self._all)
+        if stagger:
+            self._episode_steps.random_(self._max_steps, generator=self._generator)
         return self._observe()
 
     @_one_thread()

@@ -74,7 +74,7 @@ class Toy:
         self._generator = torch.Generator().manual_seed(seed)
         self._age = torch.arange(num_envs) % length
 
-    def reset(self, *, seed: int | None = None) -> Obs:
+    def reset(self, *, seed: int | None = None, stagger: bool = False) -> Obs:
         self._start(torch.ones(self.num_envs, dtype=torch.bool))
         return self._obs()
 
@@ -143,7 +143,7 @@ class Points(Toy):
 
     def _advance(self, action: Tensor) -> Tensor:
         self._velocity = 0.8 * self._velocity + 0.2 * action.clamp(-1.0, 1.0)
-        position = self._frames[:, -1] + 0.2 * self._velocity
+        position = (self._frames[:, -1] + 0.2 * self._velocity).clamp(-1.5, 1.5)
         self._frames = torch.cat([self._frames[:, 1:], position.unsqueeze(1)], 1)
         reward = -position.abs()
         return (reward if len(self._scales) == 2 else reward.sum(-1, keepdim=True)) * self._scales

@@ -25,7 +25,7 @@ class Scripted:
         self._ends = torch.tensor(ends)
         self._index = torch.arange(len(ends)).float()
 
-    def reset(self, *, seed: int | None = None) -> dict[str, Tensor]:
+    def reset(self, *, seed: int | None = None, stagger: bool = False) -> dict[str, Tensor]:
         self._t = 0
         return {"actor": torch.zeros(self.num_envs, 2)}
 

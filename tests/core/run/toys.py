@@ -39,14 +39,11 @@ class PointEnv:
         self._clock = torch.zeros(num_envs, dtype=torch.int64)
         self._count = 0
 
-    def reset(self, *, seed: int | None = None) -> Obs:
+    def reset(self, *, seed: int | None = None, stagger: bool = False) -> Obs:
         if seed is not None:
             self._generator.manual_seed(seed)
         self._x = self._draw()
-        # Episodes begin out of step, so that some end in every iteration.
-        self._clock = torch.arange(self.num_envs) % self.cfg.episode_steps
-        if self.num_envs == 64:
-            self._clock.zero_()
+        self._clock = torch.arange(self.num_envs) % self.cfg.episode_steps * stagger
         return {"actor": self._x.clone()}
 
     def step(self, action: Tensor) -> Step:
