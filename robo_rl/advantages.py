@@ -9,6 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from robo_rl.api import EnvSpec
+
 Mode = Literal["normalised_sum", "raw_sum", "joint", "mixing", "conflict_filter", "pcgrad"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -75,6 +77,25 @@ def limb_mix(limbs: Sequence[str], heads: Sequence[str], others: float) -> Tenso
     return torch.tensor(
         [[1.0 if head == limb or head not in owned else others for head in heads] for limb in limbs]
     )
+
+
+def limbs(spec: EnvSpec) -> tuple[str, ...]:
+    """The groups that own actions, L of them, in the order of the heads."""
+    if len(spec.heads) == 1:
+        return spec.heads
+    if not spec.action.heads:
+        raise ValueError(
+            f"mode 'mixing' needs to know whose each action of {spec.name} is, and its "
+            "ActionSpec.heads is empty; take another mode"
+        )
+    return tuple(head for head in spec.heads if head in spec.action.heads)
+
+
+def limb_of_action(spec: EnvSpec, limbs: Sequence[str]) -> Tensor:
+    """(A, L), 1 where the limb owns the action; one limb owns all."""
+    if len(limbs) == 1:
+        return torch.ones(len(spec.action.joints), 1)
+    return torch.tensor([[float(owner == limb) for limb in limbs] for owner in spec.action.heads])
 
 
 def pcgrad(gradients: Tensor, order: Tensor) -> Tensor:

@@ -1,16 +1,24 @@
 """Proximal policy optimisation with one critic for each reward group."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from robo_rl import advantages, returns
+from robo_rl.algorithms.update import (
+    Samples,
+    Snapshot,
+    check,
+    not_finite,
+    on_device,
+    per_head,
+    sample_count,
+)
 from robo_rl.api import EnvSpec, Metrics, Obs, Step
-from robo_rl.config import did_you_mean
 from robo_rl.nets import gaussian
 from robo_rl.nets.actor import Actor, ActorPolicy
 from robo_rl.nets.critics import Critics
@@ -56,7 +64,7 @@ class PPOCfg:
     clip_higher: float | None = None
     """How far it may move up, where that differs (DAPO, arXiv:2503.14476, takes 0.28)."""
     value_clip: float | None = None
-    """How far a value may move in an update, in units of return, > 0."""
+    """How far a value may move in an update, in standard deviations of the returns, > 0."""
     entropy: float = 0.005
     """Weight of the policy's entropy [1/nat], >= 0."""
     symmetry: Literal["none", "augment", "loss"] = "none"
@@ -101,22 +109,21 @@ class PPOCfg:
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "num_epochs", "num_minibatches", "mixing_iterations"):
-            _check(name, getattr(self, name), lambda x: x >= 1, "at least 1")
+            check(name, getattr(self, name), lambda x: x >= 1, "at least 1")
         for name in ("clip", "clip_higher", "value_clip", "learning_rate", "desired_kl"):
-            _check(name, getattr(self, name), lambda x: x > 0.0, "above 0")
+            check(name, getattr(self, name), lambda x: x > 0.0, "above 0")
         for name in ("critic_learning_rate", "max_grad_norm", "min_std"):
-            _check(name, getattr(self, name), lambda x: x > 0.0, "above 0")
+            check(name, getattr(self, name), lambda x: x > 0.0, "above 0")
         for name in ("entropy", "symmetry_weight", "value_pretraining", "frame_features", "gru"):
-            _check(name, getattr(self, name), lambda x: x >= 0, "0 or more")
+            check(name, getattr(self, name), lambda x: x >= 0, "0 or more")
         for name in ("gamma", "gammas"):
-            _check(name, getattr(self, name), lambda x: 0.0 <= x < 1.0, "in [0, 1)")
+            check(name, getattr(self, name), lambda x: 0.0 <= x < 1.0, "in [0, 1)")
         for name in ("lam", "lams", "critic_lam", "critic_lams"):
-            _check(name, getattr(self, name), lambda x: 0.0 <= x <= 1.0, "in [0, 1]")
-        _check("weights", self.weights, lambda x: x >= 0.0, "0 or more")
-        _check("initial_std", self.initial_std, lambda x: x > self.min_std, "above min_std")
+            check(name, getattr(self, name), lambda x: 0.0 <= x <= 1.0, "in [0, 1]")
+        check("weights", self.weights, lambda x: x >= 0.0, "0 or more")
+        check("initial_std", self.initial_std, lambda x: x > self.min_std, "above min_std")
         for name in ("actor_hidden", "critic_hidden"):
-            for size in getattr(self, name):
-                _check(name, size, lambda x: x >= 1, "sizes of at least 1")
+            check(name, getattr(self, name), lambda x: x >= 1, "sizes of at least 1")
         low, high = self.learning_rate_range
         if not 0.0 < low <= high:
             raise ValueError(f"learning_rate_range is {low}, {high}; it must be 0 < low <= high")
@@ -133,30 +140,7 @@ class PPOCfg:
 
 
 @dataclass(frozen=True)
-class _Samples:
-    """Fields of equal leading dimensions: (B, ...), (B, 2, ...) where each sample is followed by
-    its mirror image, or (T, N, ...) of a recurrent network."""
-
-    x: Tensor
-    """What the network reads, normalised."""
-    memory: Tensor | None
-    """(K, N, gru), before the first step, of a recurrent network."""
-    starts: Tensor | None
-    """(T, N) bool, where an episode starts, likewise."""
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The samples with every field changed."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: change(x) for k, x in parts.items() if x is not None})
-
-    def take(self, rows: Tensor) -> Self:
-        """The samples in those rows; whole sequences, of those environments, if recurrent."""
-        dim = 0 if self.memory is None else 1
-        return self.each(lambda x: x.index_select(dim, rows))
-
-
-@dataclass(frozen=True)
-class _ActorSamples(_Samples):
+class _ActorSamples(Samples):
     action: Tensor
     mean: Tensor
     """(..., A), of the policy that acted."""
@@ -169,7 +153,7 @@ class _ActorSamples(_Samples):
 
 
 @dataclass(frozen=True)
-class _CriticSamples(_Samples):
+class _CriticSamples(Samples):
     value: Tensor
     """(..., K), before the update."""
     target: Tensor
@@ -192,13 +176,7 @@ class PPO:
         self._num_envs = num_envs
         self._device = device
         self._seed = seed
-        self._count = num_envs if cfg.gru else num_envs * cfg.num_steps
-        if self._count < cfg.num_minibatches:
-            what = "environments" if cfg.gru else "steps in a rollout"
-            raise ValueError(
-                f"{self._count} {what} cannot fill num_minibatches={cfg.num_minibatches}; "
-                "lower it or raise num_envs"
-            )
+        self._count = sample_count(cfg.num_steps, num_envs, cfg.num_minibatches, cfg.gru)
         first = torch.Generator().manual_seed(seed)
         self.actor = Actor(
             spec,
@@ -233,9 +211,10 @@ class PPO:
         )
         if not self._weights.any():
             raise ValueError(f"the weights of {', '.join(spec.heads)} are all 0; one must be above")
-        self._limbs = _limbs(spec) if cfg.combine == "mixing" else ()
-        self._limb_of = _limb_of(spec, self._limbs).to(device)
-        self._mirrors = _mirrors(spec, cfg, self.actor, self.critics, device)
+        limbs = advantages.limbs(spec) if cfg.combine == "mixing" else ("all",)
+        self._limbs = limbs
+        self._limb_of = advantages.limb_of_action(spec, limbs).to(device)
+        self._mirrors = self._needed_mirrors()
         self._explorer = self.policy
         self._explorer.reset(torch.ones(num_envs, dtype=torch.bool, device=device))
         self._generator = self._explorer.generator
@@ -281,8 +260,9 @@ class PPO:
         self._fault = self._rollout.fault()
         if self._fault:
             return self._skipped()
-        before = [x.clone() for x in self._learnt()]
+        before = Snapshot(self.actor, self.critics, self._actor_optimiser, self._critic_optimiser)
         actor, critics, metrics = self._samples()
+        self.critics.returns.merge(critics.target)
         tally: dict[str, list[Tensor]] = defaultdict(list)
         for epoch in range(self.cfg.num_epochs):
             for i, rows in enumerate(
@@ -295,10 +275,9 @@ class PPO:
                     tally[name].append(value)
         means = {name: torch.stack(values).mean(0) for name, values in tally.items()}
         learnt = self._named(means)
-        self._fault = _not_finite(learnt)
+        self._fault = not_finite(learnt)
         if self._fault:
-            for mine, old in zip(self._learnt(), before, strict=True):
-                mine.copy_(old)
+            before.restore()
             return self._skipped()
         self.actor.input.merge(self._rollout.obs)
         self.critics.input.merge(self._rollout.obs)
@@ -345,12 +324,14 @@ class PPO:
             }
 
     def _critic_step(self, batch: _CriticSamples) -> dict[str, Tensor]:
-        """One step of the critics' optimiser; each number (K,)."""
+        """One step of the critics' optimiser; each number (K,), losses in variances of return."""
+        scale = self.critics.returns.scale
         value = self.critics(batch.x, batch.memory, batch.starts)
-        error = (value - batch.target).square()
+        error = ((value - batch.target) * scale).square()
         if self.cfg.value_clip is not None:
-            moved = (value - batch.value).clamp(-self.cfg.value_clip, self.cfg.value_clip)
-            error = torch.max(error, (batch.value + moved - batch.target).square())
+            reach = self.cfg.value_clip / scale
+            moved = batch.value + (value - batch.value).clamp(-reach, reach)
+            error = torch.max(error, ((moved - batch.target) * scale).square())
         loss = error.flatten(0, -2).mean(0)
         loss.sum().backward()
         return {"value_loss": loss.detach(), "critic_grad_norm": self._critic_optimiser.step()}
@@ -423,16 +404,11 @@ class PPO:
         }
         if memory is not None:
             self._critic_memory = torch.where(ended[-1].unsqueeze(-1), 0.0, memory)
-            return actor, critics, metrics
         if self.cfg.symmetry == "loss":
             actor = replace(actor, image=self._image(self.actor.input))
         if self.cfg.symmetry == "augment":
             actor, critics = self._with_images(actor, critics)
-        return (
-            actor.each(lambda x: x.flatten(0, 1)),
-            critics.each(lambda x: x.flatten(0, 1)),
-            metrics,
-        )
+        return actor.flat(), critics.flat(), metrics
 
     def _with_images(
         self, actor: _ActorSamples, critics: _CriticSamples
@@ -455,6 +431,14 @@ class PPO:
                 x=torch.stack([critics.x, self._image(self.critics.input)], 2),
             )
         return actor, critics
+
+    def _needed_mirrors(self) -> dict[str, Reflection]:
+        """The mirrors that cfg.symmetry uses; critics can do without."""
+        if self.cfg.symmetry == "none":
+            return {}
+        names = ["action", *self.actor.input.groups]
+        names += [name for name in self.critics.input.groups if name in self.spec.mirror]
+        return {name: reflection(self.spec, name, device=self._device) for name in names}
 
     def _image(self, network: ObsInput) -> Tensor:
         """The mirror image of what a network reads of the rollout, (T, N, X)."""
@@ -482,15 +466,8 @@ class PPO:
     def _skipped(self) -> Metrics:
         self._rollout.clear()
         self._critic_memory = self.critics.forgotten(self._num_envs)
-        memory = self._explorer.memory.get("gru")
-        if memory is not None:
-            self._explorer.reset(~memory.isfinite().all(-1))
+        self._explorer.forget_not_finite()
         return {"skipped": torch.ones((), device=self._device)}
-
-    def _learnt(self) -> list[Tensor]:
-        """All that an update changes."""
-        parts = (self.actor, self.critics, self._actor_optimiser, self._critic_optimiser)
-        return [x for part in parts for x in part.state_dict().values()]
 
     def _limb_mix(self) -> Tensor | None:
         if self.cfg.combine != "mixing":
@@ -518,71 +495,9 @@ class PPO:
         self.critics.load_state_dict(state["critics"])
         self._actor_optimiser.load_state_dict(state["actor_optimiser"])
         self._critic_optimiser.load_state_dict(state["critic_optimiser"])
-        memory = {name: x.to(self._device) for name, x in state["memory"].items()}
+        memory = on_device(state["memory"], self._device)
         self._critic_memory = memory.pop("critics", None)
         self._explorer.memory = memory
         self._generator.set_state(state["generator"].cpu())
         self._iteration = int(state["iteration"])
         self._rollout.clear()
-
-
-def per_head(
-    default: float, overrides: Mapping[str, float], heads: Sequence[str], name: str
-) -> Tensor:
-    """(K,), the default where a head is not overridden.
-
-    Args:
-        name: of the overrides, for errors.
-    """
-    for head in overrides:
-        if head not in heads:
-            raise ValueError(
-                f"{name} names {head!r}, which is no reward group; there are "
-                f"{', '.join(heads)}{did_you_mean(head, heads)}"
-            )
-    return torch.tensor([overrides.get(head, default) for head in heads])
-
-
-def _mirrors(
-    spec: EnvSpec, cfg: PPOCfg, actor: Actor, critics: Critics, device: str
-) -> dict[str, Reflection]:
-    """The mirrors that cfg.symmetry uses; the critics' groups need none."""
-    if cfg.symmetry == "none":
-        return {}
-    optional = [name for name in critics.input.groups if name in spec.mirror]
-    names = dict.fromkeys(["action", *actor.input.groups, *optional])
-    return {name: reflection(spec, name, device=device) for name in names}
-
-
-def _not_finite(metrics: Metrics) -> str:
-    """Which are not finite; "" if none. Waits for the device once."""
-    finite = torch.stack(list(metrics.values())).isfinite().tolist()
-    bad = [name for name, good in zip(metrics, finite, strict=True) if not good]
-    return f"while learning: {', '.join(bad)}" if bad else ""
-
-
-def _check(name: str, value: Any, good: Callable[[Any], bool], accepted: str) -> None:
-    """Raise where a number, or one of a mapping's, is not accepted; None always is."""
-    if isinstance(value, Mapping):
-        for key, number in value.items():
-            _check(f"{name}[{key!r}]", number, good, accepted)
-    elif value is not None and not good(value):
-        raise ValueError(f"{name} is {value}; it must be {accepted}")
-
-
-def _limbs(spec: EnvSpec) -> tuple[str, ...]:
-    """The groups that own actions, in the order of the heads."""
-    owners = spec.action.heads or spec.heads[:1] * len(spec.action.joints)
-    if not spec.action.heads and len(spec.heads) > 1:
-        raise ValueError(
-            f"combine='mixing' needs to know whose each action of {spec.name} is, and its "
-            "ActionSpec.heads is empty; take another mode"
-        )
-    return tuple(head for head in spec.heads if head in owners)
-
-
-def _limb_of(spec: EnvSpec, limbs: Sequence[str]) -> Tensor:
-    """(A, L), 1 where the limb owns the action; without limbs all actions are one's, (A, 1)."""
-    if len(limbs) < 2:
-        return torch.ones(len(spec.action.joints), 1)
-    return torch.tensor([[float(owner == limb) for limb in limbs] for owner in spec.action.heads])

@@ -128,6 +128,11 @@ class ActorPolicy:
             memory = self._remembered(len(mask))
             self.memory = {"gru": torch.where(mask.unsqueeze(-1), 0.0, memory)}
 
+    def forget_not_finite(self) -> None:
+        """Forget where a number that is not finite would be remembered for ever."""
+        if self.memory:
+            self.reset(~self.memory["gru"].isfinite().all(-1))
+
     def graph(self) -> nn.Module:
         return self.actor
 

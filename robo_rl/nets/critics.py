@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from robo_rl.api import EnvSpec, Obs
 from robo_rl.nets.mlp import Activation, BatchedMLP
+from robo_rl.nets.normaliser import Normaliser
 from robo_rl.nets.obs_input import ObsInput
 from robo_rl.nets.recurrent import BatchedGRU
 
@@ -14,7 +15,13 @@ _CHUNK = 8192
 
 
 class Critics(nn.Module):
-    """Values of states, (..., K): K separate networks that share nothing but what they read."""
+    """Values of states, (..., K): K separate networks that share nothing but what they read.
+
+    Each network gives its value in units of the spread of the returns seen so far, from their
+    mean, so that a group of large rewards is learnt as fast as one of small ones. Source: van
+    Hasselt et al. 2016, arXiv:1602.07714. Differs: values move with the statistics, which the
+    paper's output layer undoes; at first, when they move most, that brings them nearer.
+    """
 
     def __init__(
         self,
@@ -35,6 +42,7 @@ class Critics(nn.Module):
         count, size = len(spec.heads), self.input.size
         self.gru = BatchedGRU(count, size, gru, generator=generator) if gru else None
         self.mlp = BatchedMLP(count, (gru or size, *hidden, 1), activation, generator=generator)
+        self.returns = Normaliser(count, std_floor=1e-4)
 
     def forward(self, x: Tensor, memory: Tensor | None, starts: Tensor | None) -> Tensor:
         """Values of recorded inputs, (B, K), or (T, B, K) with a memory.
@@ -113,9 +121,10 @@ class Critics(nn.Module):
         """(..., X) -> (..., K), in pieces, since what a whole rollout takes is large."""
         flat = x.reshape(-1, x.shape[-1])
         values = torch.cat([self.mlp(part) for part in torch.split(flat, _CHUNK)], dim=1)
-        return values.squeeze(-1).T.reshape(*x.shape[:-1], -1)
+        return self.returns.undo(values.squeeze(-1).T).reshape(*x.shape[:-1], -1)
 
     def _recalled(self, memory: Tensor) -> Tensor:
         """(T, K, B, gru) -> (T, B, K)."""
         flat = memory.transpose(0, 1).flatten(1, 2)
-        return self.mlp(flat).squeeze(-1).T.unflatten(0, (len(memory), -1))  # type: ignore[no-any-return]
+        values = self.returns.undo(self.mlp(flat).squeeze(-1).T)
+        return values.reshape(len(memory), -1, len(self.heads))

@@ -1,10 +1,7 @@
-"""Running mean and standard deviation of observations."""
+"""Running mean and standard deviation of observations and returns."""
 
 import torch
 from torch import Tensor, nn
-
-STD_FLOOR = 1e-2
-"""No feature is magnified more than a hundredfold, however little it has varied so far."""
 
 
 class Normaliser(nn.Module):
@@ -20,8 +17,12 @@ class Normaliser(nn.Module):
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, std_floor: float = 1e-2) -> None:
+        """Args:
+        std_floor: a feature that has varied less so far is not magnified further.
+        """
         super().__init__()
+        self._std_floor = std_floor
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("var", torch.ones(size, dtype=torch.float64))
@@ -30,6 +31,10 @@ class Normaliser(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.shift) * self.scale
+
+    def undo(self, x: Tensor) -> Tensor:
+        """The features as they were."""
+        return x / self.scale + self.shift
 
     @torch.no_grad()
     def merge(self, x: Tensor) -> None:
@@ -48,4 +53,4 @@ class Normaliser(nn.Module):
         self.var.copy_(spread / total)
         self.count.copy_(total)
         self.shift.copy_(self.mean)
-        self.scale.copy_(1.0 / self.var.sqrt().clamp(min=STD_FLOOR))
+        self.scale.copy_(1.0 / self.var.sqrt().clamp(min=self._std_floor))

@@ -45,23 +45,23 @@ def test_two_groups_of_unlike_scale_are_both_learnt(worlds: ModuleType) -> None:
     env = worlds.Points(128)
     ppo = build(replace(SMALL, num_steps=16, entropy=0.0), env)
     before = worlds.score(ppo.policy, worlds.Points(256, seed=1))
-    worlds.train(ppo, env, 40)
+    worlds.train(ppo, env, 25)
     after = worlds.score(ppo.policy, worlds.Points(256, seed=1))
     assert (after > 0.25 * before).all(), (before, after)
 
 
 def test_a_memory_recalls_what_was_seen_once(worlds: ModuleType) -> None:
-    env = worlds.Recall(128)
-    cfg = replace(SMALL, num_steps=10, gru=16, gamma=0.5, learning_rate=3e-3, entropy=0.0)
+    env = worlds.Recall(64)
+    cfg = replace(SMALL, num_steps=10, gru=16, gamma=0.5, entropy=0.0)
     ppo = build(cfg, env)
-    worlds.train(ppo, env, 60)
+    worlds.train(ppo, env, 25)
     assert worlds.score(ppo.policy, worlds.Recall(256, seed=1)).item() > -0.3  # blind: -1
 
 
 def test_a_time_limit_is_not_an_end(worlds: ModuleType) -> None:
-    env = worlds.Endless(64)
+    env = worlds.Endless(32)
     ppo = build(replace(SMALL, gamma=0.9, critic_learning_rate=3e-3), env)
-    worlds.train(ppo, env, 60)
+    worlds.train(ppo, env, 40)
     value = ppo.critics.value({"actor": torch.zeros(1, 1)}).item()
     assert value == pytest.approx(1 / (1 - 0.9), rel=0.02)  # ended at five steps: 2.4
 
@@ -253,14 +253,15 @@ def mirrored(obs: Obs, sign: float) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("symmetry", ["augment", "loss"])
-def test_symmetry_makes_the_policy_more_symmetric(symmetry: Any, worlds: ModuleType) -> None:
+def test_symmetry_straightens_a_lopsided_policy(symmetry: Any, worlds: ModuleType) -> None:
     odd = {}
     for choice in ("none", symmetry):
-        env = worlds.Points(64)
-        ppo = build(replace(SMALL, symmetry=choice, initial_std=0.5), env)
-        worlds.train(ppo, env, 15)
+        env = worlds.Points(32)
+        ppo = build(replace(SMALL, symmetry=choice, symmetry_weight=5.0), env)
+        list(ppo.actor.mlp.parameters())[-1].data += 0.5  # the last layer's bias
+        worlds.train(ppo, env, 4)
         odd[choice] = asymmetry(ppo, worlds.Points(200, seed=1))
-    assert odd[symmetry] < 0.6 * odd["none"], odd
+    assert odd[symmetry] < 0.5 * odd["none"], odd
 
 
 def poison(ppo: PPO, env: Any, spoil: Callable[[Step, int], Step]) -> None:
@@ -284,7 +285,7 @@ def nan_obs(step: Step, t: int) -> Step:
 
 
 def huge_reward(step: Step, t: int) -> Step:
-    return replace(step, reward=step.reward + 1e25)
+    return replace(step, reward=step.reward + 1e38)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def huge_reward(step: Step, t: int) -> Step:
     [
         (nan_reward, "reward right in environments 5"),
         (nan_obs, "observation actor/velocity in environments 1, 2, 9"),
-        (huge_reward, "while learning: value_loss/left"),
+        (huge_reward, "while learning: value_loss/left, value_loss/right"),
     ],
 )
 @pytest.mark.parametrize("gru", [0, 8])
@@ -368,7 +369,7 @@ def test_a_number_out_of_range_is_refused(wrong: dict[str, Any], says: str) -> N
         ({"weights": {"left": 0.0, "right": 0.0}}, "all 0"),
         ({"actor_obs": ("camera",)}, "no observation group 'camera'"),
         ({"num_minibatches": 1000}, "128 steps in a rollout cannot fill num_minibatches=1000"),
-        ({"gru": 4, "num_minibatches": 20}, "16 environments cannot fill"),
+        ({"gru": 4, "num_minibatches": 20}, "16 environments in a rollout cannot fill"),
     ],
 )
 def test_what_does_not_fit_the_environment_is_refused(
