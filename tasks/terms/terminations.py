@@ -24,8 +24,8 @@ class Tilted(Term):
 class Low(Term):
     """The base is nearer to the ground than it may be."""
 
-    height: float = 0.15
-    """Of the base's origin [m]."""
+    share: float = 0.5
+    """Of the base's height in the default pose, in [0, 1]."""
 
     def __call__(self, view: View) -> Tensor:
-        return view.state.base_pos_w[:, 2] < self.height
+        return view.state.base_pos_w[:, 2] < self.share * view.layout.base_height

@@ -365,7 +365,8 @@ METRICS: list[tuple[Term, list[float]]] = [
 TERMINATIONS: list[tuple[Term, list[bool]]] = [
     (t.Tilted(sine=0.25), [False, False, True]),
     (t.Tilted(sine=0.3), [False, False, False]),
-    (t.Low(height=0.4), [False, False, True]),
+    (t.Low(share=0.5), [False, False, True]),
+    (t.Low(share=1.1), [True, False, True]),
 ]
 
 OBSERVATIONS: list[tuple[Observation, list[list[float]]]] = [
