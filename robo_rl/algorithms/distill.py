@@ -15,6 +15,7 @@ from robo_rl.algorithms.update import (
     not_finite,
     on_device,
     sample_count,
+    set_generator,
 )
 from robo_rl.api import EnvSpec, Memory, Metrics, Obs, Policy, Step
 from robo_rl.nets.actor import Actor, ActorPolicy
@@ -234,5 +235,5 @@ class Distill:
         self._teacher_memory = on_device(state["teacher_memory"], self._device)
         if self._teacher is not None:
             self._teacher.memory = self._teacher_memory
-        self._generator.set_state(state["generator"].cpu())
+        set_generator(self._generator, state["generator"])
         self._rollout.clear()

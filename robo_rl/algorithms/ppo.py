@@ -17,6 +17,7 @@ from robo_rl.algorithms.update import (
     on_device,
     per_head,
     sample_count,
+    set_generator,
 )
 from robo_rl.api import EnvSpec, Metrics, Obs, Step
 from robo_rl.nets import gaussian
@@ -177,7 +178,7 @@ class PPO:
         self._device = device
         self._seed = seed
         self._count = sample_count(cfg.num_steps, num_envs, cfg.num_minibatches, cfg.gru)
-        first = torch.Generator().manual_seed(seed)
+        weights = torch.Generator().manual_seed(seed)
         self.actor = Actor(
             spec,
             cfg.actor_obs,
@@ -187,7 +188,7 @@ class PPO:
             gru=cfg.gru,
             initial_std=cfg.initial_std,
             min_std=cfg.min_std,
-            generator=first,
+            generator=weights,
         ).to(device)
         self.critics = Critics(
             spec,
@@ -195,25 +196,26 @@ class PPO:
             hidden=cfg.critic_hidden,
             activation=cfg.activation,
             gru=cfg.gru,
-            generator=first,
+            generator=weights,
         ).to(device)
-        heads = len(spec.heads)
-        norm, rate, critic_rate = cfg.max_grad_norm, cfg.learning_rate, cfg.critic_learning_rate
-        self._actor_optimiser = Optimiser(self.actor.parameters(), rate=rate, max_norm=norm)
+        self._actor_optimiser = Optimiser(
+            self.actor.parameters(), rate=cfg.learning_rate, max_norm=cfg.max_grad_norm
+        )
         self._critic_optimiser = Optimiser(
-            self.critics.parameters(), rate=critic_rate, max_norm=norm, rows=heads
+            self.critics.parameters(),
+            rate=cfg.critic_learning_rate,
+            max_norm=cfg.max_grad_norm,
+            rows=len(spec.heads),
         )
         self._weights = per_head(1.0, cfg.weights, spec.heads, "weights").to(device)
         self._gamma = per_head(cfg.gamma, cfg.gammas, spec.heads, "gammas").to(device)
         self._lam = per_head(cfg.lam, cfg.lams, spec.heads, "lams").to(device)
-        self._critic_lam = per_head(cfg.critic_lam, cfg.critic_lams, spec.heads, "critic_lams").to(
-            device
-        )
+        critic_lam = per_head(cfg.critic_lam, cfg.critic_lams, spec.heads, "critic_lams")
+        self._critic_lam = critic_lam.to(device)
         if not self._weights.any():
             raise ValueError(f"the weights of {', '.join(spec.heads)} are all 0; one must be above")
-        limbs = advantages.limbs(spec) if cfg.combine == "mixing" else ("all",)
-        self._limbs = limbs
-        self._limb_of = advantages.limb_of_action(spec, limbs).to(device)
+        self._limbs = advantages.limbs(spec) if cfg.combine == "mixing" else ("all",)
+        self._limb_of = advantages.limb_of_action(spec, self._limbs).to(device)
         self._mirrors = self._needed_mirrors()
         self._explorer = self.policy
         self._explorer.reset(torch.ones(num_envs, dtype=torch.bool, device=device))
@@ -229,6 +231,7 @@ class PPO:
             final_groups=self.critics.input.groups,
             device=device,
         )
+        self._acted_std = self.actor.std().detach()
         self._iteration = 0
         self._fault = ""
 
@@ -396,11 +399,12 @@ class PPO:
             image=None,
         )
         error = target - value
+        unexplained = error.var((0, 1)) / target.var((0, 1)).clamp(min=1e-12)
         metrics = {
-            "advantage_std": gained.flatten(0, 1).std(0),
-            "value_target": target.flatten(0, 1).mean(0),
-            "value_error": error.square().flatten(0, 1).mean(0).sqrt(),
-            "explained_variance": 1.0 - error.flatten(0, 1).var(0) / target.flatten(0, 1).var(0),
+            "advantage_std": gained.std((0, 1)),
+            "value_target": target.mean((0, 1)),
+            "value_error": error.square().mean((0, 1)).sqrt(),
+            "explained_variance": 1.0 - unexplained,
         }
         if memory is not None:
             self._critic_memory = torch.where(ended[-1].unsqueeze(-1), 0.0, memory)
@@ -498,6 +502,6 @@ class PPO:
         memory = on_device(state["memory"], self._device)
         self._critic_memory = memory.pop("critics", None)
         self._explorer.memory = memory
-        self._generator.set_state(state["generator"].cpu())
+        set_generator(self._generator, state["generator"])
         self._iteration = int(state["iteration"])
         self._rollout.clear()

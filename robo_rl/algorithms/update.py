@@ -73,6 +73,16 @@ def on_device(memory: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
     return {name: x.to(device) for name, x in memory.items()}
 
 
+def set_generator(generator: torch.Generator, state: Tensor) -> None:
+    """Go on with the random numbers of a checkpoint, if it is from the same kind of device.
+
+    A CPU's generator and a GPU's cannot stand for one another; a policy trained on one must load
+    on the other.
+    """
+    if state.shape == generator.get_state().shape:
+        generator.set_state(state.cpu())
+
+
 def check(name: str, value: object, good: Callable[[float], bool], accepted: str) -> None:
     """Raise where a number, or one in a mapping or tuple, is not accepted; None always is."""
     if isinstance(value, Mapping):

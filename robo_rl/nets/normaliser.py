@@ -43,9 +43,13 @@ class Normaliser(nn.Module):
         Source: Chan, Golub, LeVeque 1979, Updating formulae and a pairwise algorithm for
         computing sample variances.
         """
-        flat = x.reshape(-1, x.shape[-1]).double()
+        flat = x.reshape(-1, x.shape[-1])
         new = float(len(flat))
-        var, mean = torch.var_mean(flat, dim=0, correction=0)
+        # From the first sample on, so that float32 sums lose nothing to a large mean.
+        away = flat - flat[0]
+        shift = away.mean(0).double()
+        mean = flat[0].double() + shift
+        var = (away.square().mean(0).double() - shift.square()).clamp(min=0.0)
         total = self.count + new
         delta = mean - self.mean
         spread = self.var * self.count + var * new + delta.square() * self.count * new / total

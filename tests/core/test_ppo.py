@@ -328,6 +328,20 @@ def test_metrics_are_finite_scalars_on_the_device_by_head(worlds: ModuleType) ->
         assert not value.requires_grad
 
 
+def test_a_checkpoint_of_another_kind_of_device_loads(worlds: ModuleType) -> None:
+    env = worlds.Points(16)
+    one, two = build(SMALL, env), build(SMALL, env, seed=1)
+    of_a_gpu = torch.zeros(16, dtype=torch.uint8)
+    two.load_state_dict(one.state_dict() | {"generator": of_a_gpu})
+    assert same(one, two, but=("generator",))
+
+
+def test_metrics_are_finite_where_nothing_varies(worlds: ModuleType) -> None:
+    env = worlds.Endless(16)
+    metrics, _ = worlds.train(build(replace(SMALL, num_steps=1), env), env, 1)
+    assert all(value.isfinite() for value in metrics.values())
+
+
 def test_evaluating_its_policy_leaves_training_as_it_was(worlds: ModuleType) -> None:
     learners = []
     for evaluates in (False, True):
