@@ -98,7 +98,8 @@ class TaskCfg:
     name: str = field(metadata=_NOT_IN_TOML)
     """In the registry."""
     score: str
-    """The metric by which a policy is judged; with a leading minus where less is better."""
+    """What an evaluation gives and the best policy has most of: "return", which counts falls, or a
+    metric's name, with a leading minus where less is better: a mean over the steps lived."""
     robot: Robot = field(metadata=_NOT_IN_TOML)
     commands: Mapping[str, CommandCfg]
     """In the order in which they are drawn: a later one may look at an earlier one's values."""
@@ -276,7 +277,11 @@ class SimEnv:
         for end in self.cfg.terminations.values():
             terminated |= end(view)
         truncated = (self._episode_steps >= self._max_steps) & ~terminated
-        metrics = {name: term(view) for name, term in self.cfg.metrics.items()}
+        # What a simulation that blew up shows is no measurement.
+        metrics = {
+            name: term(view).masked_fill(self.sim.broken, 0.0)
+            for name, term in self.cfg.metrics.items()
+        }
         metrics |= {name: self._earned[i] for i, (name, _, _) in enumerate(self._rewards)}
         metrics["broken"] = self.sim.broken.float()
 
@@ -621,12 +626,16 @@ def _layout(cfg: TaskCfg, sim: Sim) -> Layout:
         columns = [at[name] for name in names]
         whole = columns == list(range(columns[0], columns[-1] + 1))
         limbs[limb] = slice(columns[0], columns[-1] + 1) if whole else torch.tensor(columns)
+    no_touch, start = {"all": slice(None)}, 0
+    for limb, bodies in robot.undesired_contacts.items():
+        no_touch[limb] = slice(start, start + len(bodies))
+        start += len(bodies)
     return Layout(
         default_joint_pos=torch.tensor([joint.default for joint in joints]),
         joint_low=torch.tensor([joint.position[0] for joint in joints]),
         joint_high=torch.tensor([joint.position[1] for joint in joints]),
-        torque_limit=torch.tensor([joint.torque_limit for joint in joints]),
         limbs=limbs,
+        no_touch=no_touch,
         base_height=sim.home_height,
         step_s=cfg.step_s,
     )

@@ -201,6 +201,17 @@ class MujocoSim:
         self.batch.get_data(env, data)
         mujoco.mj_forward(self.model, data)
 
+    def bare(self) -> Batch:
+        """A batch of the same models on as many threads, from which nothing is read: for
+        benchmarks."""
+        batch = Batch(self.model, self.num_envs, self.batch.nthread)
+        for name in _EXPANDED:
+            if self.batch.expanded(name) is not None:
+                batch.expand(name)[:] = self.batch.expanded(name)
+        if self.batch.expanded("body_mass") is not None:
+            batch.set_const()
+        return batch
+
     def state_dict(self) -> dict[str, Any]:
         """State rows and every model field that differs between simulations."""
         expanded = {
@@ -304,7 +315,7 @@ class MujocoSim:
             foot_vel_w=block([f"vel {f}" for f in robot.feet], (feet, 3)),
             foot_force_w=block([f"force {f}" for f in robot.feet], (feet, 3)),
             undesired_contacts=block(
-                [f"touch {b}" for b in robot.undesired_contacts], (len(robot.undesired_contacts),)
+                [f"touch {b}" for b in robot.no_touch], (len(robot.no_touch),)
             ),
             ee_pos_w=block([f"ee pos {s}" for s in ee], (3 * len(ee),)),
             ee_quat_wxyz=block([f"ee quat {s}" for s in ee], (4 * len(ee),)),

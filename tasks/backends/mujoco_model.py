@@ -152,7 +152,7 @@ def _add_sensors(robot: Robot, spec: mujoco.MjSpec) -> None:
             refname=name,
             intprm=[_FORCE, _NETFORCE, 1],
         )
-    for name in robot.undesired_contacts:
+    for name in robot.no_touch:
         spec.add_sensor(
             name=f"touch {name}",
             type=_KIND.mjSENS_CONTACT,
@@ -184,7 +184,7 @@ def _check_names(robot: Robot, spec: mujoco.MjSpec, where: str) -> None:
         (robot.joints, spec.joints, "joint"),
         (robot.joints, spec.actuators, "actuator"),
         (robot.feet, spec.geoms, "geom"),
-        (robot.undesired_contacts, spec.bodies, "body"),
+        (robot.no_touch, spec.bodies, "body"),
         ([] if robot.ee is None else [robot.ee], spec.sites, "site"),
         (["home"], spec.keys, "keyframe"),
     ):

@@ -39,7 +39,7 @@ class State:
     foot_force_w: Tensor
     """(N, F, 3) [N]: net contact force on the foot."""
     undesired_contacts: Tensor
-    """(N, U): contacts of each body that should touch nothing, their number."""
+    """(N, U): the number of contacts of each body that should touch nothing, Robot.no_touch."""
     ee_pos_w: Tensor
     """(N, 3) [m]; without an end-effector, (N, 0), like the three below."""
     ee_quat_wxyz: Tensor

@@ -32,7 +32,7 @@ def go2_arx5_twist() -> TaskCfg:
     }
     return TaskCfg(
         name="go2_arx5-twist",
-        score="-ee_position",
+        score="return",
         robot=GO2_ARX5,
         head_of_limb={"legs": "locomotion", "arm": "manipulation"},
         commands={
@@ -67,7 +67,7 @@ def go2_arx5_twist() -> TaskCfg:
                 "action_rate": r.ActionRate(weight=-0.01, limb="legs"),
                 "joint_limit": r.JointLimit(weight=-2.0, limb="legs"),
                 "posture": r.Posture(weight=-0.2, limb="legs"),
-                "collision": r.Collision(weight=-0.5),
+                "collision": r.Collision(weight=-0.5, limb="legs"),
             },
             "manipulation": {
                 "track_pos": r.TrackEePos(weight=2.0, std=0.25),
@@ -81,6 +81,7 @@ def go2_arx5_twist() -> TaskCfg:
                 "joint_speed": r.JointSpeed(weight=-1e-3, limb="arm"),
                 "action_rate": r.ActionRate(weight=-0.01, limb="arm"),
                 "joint_limit": r.JointLimit(weight=-1.0, limb="arm"),
+                "collision": r.Collision(weight=-0.5, limb="arm"),
             },
             "contact": {
                 "track_contact": r.TrackContact(weight=1.0),

@@ -25,7 +25,7 @@ def velocity(name: str, robot: Robot) -> TaskCfg:
     }
     return TaskCfg(
         name=name,
-        score="-base_velocity",
+        score="return",
         robot=robot,
         commands={"base": BaseTwistCfg()},
         observations={

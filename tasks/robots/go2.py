@@ -190,5 +190,5 @@ GO2 = Robot(
     limbs={"legs": LEG_JOINTS},
     mirror=LEG_MIRROR,
     action_scale=LEG_ACTION_SCALE,
-    undesired_contacts=LEG_UNDESIRED_CONTACTS,
+    undesired_contacts={"legs": LEG_UNDESIRED_CONTACTS},
 )

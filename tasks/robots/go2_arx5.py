@@ -130,5 +130,8 @@ GO2_ARX5 = Robot(
     mirror=LEG_MIRROR
     | {joint: (joint, sign) for joint, sign in zip(ARM_JOINTS, ARM_MIRROR, strict=True)},
     action_scale=LEG_ACTION_SCALE | dict.fromkeys(ARM_JOINTS, ARM_ACTION_SCALE),
-    undesired_contacts=(*LEG_UNDESIRED_CONTACTS, "arm_link2", "arm_link3", "arm_link6"),
+    undesired_contacts={
+        "legs": LEG_UNDESIRED_CONTACTS,
+        "arm": ("arm_link2", "arm_link3", "arm_link6"),
+    },
 )

@@ -35,8 +35,15 @@ class Robot:
     """By joint: its left-right mirror image and the sign of its angle there; empty without one."""
     action_scale: Mapping[str, float]
     """By joint: radians of target per unit of action."""
-    undesired_contacts: tuple[str, ...] = ()
-    """Bodies that should touch nothing (trunk, thighs, arm links)."""
+    undesired_contacts: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
+    """By limb, bodies that should touch nothing (trunk, thighs, arm links)."""
+
+    @property
+    def no_touch(self) -> tuple[str, ...]:
+        """All undesired_contacts, limb after limb."""
+        return tuple(body for bodies in self.undesired_contacts.values() for body in bodies)
 
     def __post_init__(self) -> None:
         self._unique("joints", self.joints)
@@ -44,6 +51,12 @@ class Robot:
         in_limbs = [joint for limb in self.limbs.values() for joint in limb]
         self._unique("limbs", in_limbs)
         self._by_joint("limbs", in_limbs)
+        for limb in self.undesired_contacts:
+            if limb not in self.limbs:
+                raise ValueError(
+                    f"{self.name}: undesired_contacts has a limb {limb!r}; it can have those of "
+                    f"limbs: {', '.join(self.limbs)}"
+                )
         self._by_joint("velocity_limits", self.velocity_limits)
         self._by_joint("action_scale", self.action_scale)
         for what, values in (("velocity", self.velocity_limits), ("action", self.action_scale)):

@@ -77,8 +77,7 @@ class ContactAgreement(Term):
     unit: ClassVar[str] = "1"
 
     def __call__(self, view: View) -> Tensor:
-        scheduled = view.command["foot_stance"] > 0.5
-        return (view.foot_contact == scheduled).float().mean(-1)
+        return view.contact_agreement
 
 
 @dataclass(frozen=True, kw_only=True)

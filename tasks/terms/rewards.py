@@ -50,23 +50,6 @@ class TrackYawRate(_Tracking):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrackBaseHeight(_Tracking):
-    """Kernel of the base's height less the default one [m]."""
-
-    def __call__(self, view: View) -> Tensor:
-        error = view.state.base_pos_w[:, 2] - view.layout.base_height
-        return _kernel(error.square(), self.std)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Upright(_Tracking):
-    """Kernel of the tilt: the horizontal part of gravity in the base [1], the sine of the angle."""
-
-    def __call__(self, view: View) -> Tensor:
-        return _kernel(view.gravity_b[:, :2].square().sum(-1), self.std)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Tilt(Reward):
     """Squared sine of the base's tilt [1]."""
 
@@ -175,26 +158,21 @@ class Posture(_OfLimb):
 
     unit: ClassVar[str] = "rad^2"
 
-    standing_only: bool = False
-    """Whether only while no base velocity is commanded."""
-
     def __call__(self, view: View) -> Tensor:
         limb = view.limb(self.limb)
         error = view.state.joint_pos[:, limb] - view.layout.default_joint_pos[limb]
-        value = error.square().sum(-1)
-        if self.standing_only:
-            value = value * (view.command["base_twist"].abs().amax(-1) == 0.0)
-        return value
+        return error.square().sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collision(Reward):
-    """How many bodies touch that should touch nothing [1]."""
+class Collision(_OfLimb):
+    """How many bodies of the limb touch that should touch nothing [1]."""
 
     unit: ClassVar[str] = "1"
 
     def __call__(self, view: View) -> Tensor:
-        return (view.state.undesired_contacts > 0.0).float().sum(-1)
+        bodies = view.no_touch(self.limb)
+        return (view.state.undesired_contacts[:, bodies] > 0.0).float().sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,24 +189,6 @@ class AirTime(Reward):
         # Per second: a landing happens once, while rewards are rates.
         landed = view.foot_landed / view.layout.step_s
         return ((view.foot_air_time - self.threshold_s) * landed).sum(-1) * moves
-
-
-@dataclass(frozen=True, kw_only=True)
-class FootClearance(Reward):
-    """Squared difference of swinging feet's height and a target, times their speed, summed over
-    feet [m^3/s].
-
-    Source: Ji et al. 2022, arXiv:2202.05481, as used by MuJoCo Playground and mjlab.
-    """
-
-    unit: ClassVar[str] = "m^3/s"
-
-    height: float = 0.09
-    """Of the foot's centre above the ground [m]."""
-
-    def __call__(self, view: View) -> Tensor:
-        speed = length(view.state.foot_vel_w[:, :, :2])
-        return ((view.state.foot_pos_w[:, :, 2] - self.height).square() * speed).sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,8 +220,7 @@ class TrackContact(Reward):
     unit: ClassVar[str] = "1"
 
     def __call__(self, view: View) -> Tensor:
-        scheduled = view.command["foot_stance"] > 0.5
-        return (view.foot_contact == scheduled).float().mean(-1)
+        return view.contact_agreement
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,10 +33,10 @@ class Layout:
     joint_low: Tensor
     joint_high: Tensor
     """(J,) [rad]: the joints' ranges."""
-    torque_limit: Tensor
-    """(J,) [Nm]."""
     limbs: Mapping[str, Tensor | slice]
     """Columns of the joints by limb; "all" is every joint."""
+    no_touch: Mapping[str, slice]
+    """Columns of State.undesired_contacts by limb; "all" is every body."""
     base_height: float
     """Of the base's origin in the default pose [m]."""
     step_s: float
@@ -82,7 +82,13 @@ class View:
     def recommanded(self) -> "View":
         """The same moment after commands were drawn anew; what the state alone gives is kept."""
         view = copy(self)
-        for name in ("ee_pos_error_t", "ee_rotation_error_t", "ee_distance", "ee_angle"):
+        for name in (
+            "ee_pos_error_t",
+            "ee_rotation_error_t",
+            "ee_distance",
+            "ee_angle",
+            "contact_agreement",
+        ):
             view.__dict__.pop(name, None)
         return view
 
@@ -91,6 +97,14 @@ class View:
         if name not in self.layout.limbs:
             raise ValueError(f"no limb {name!r}, only {', '.join(self.layout.limbs)}")
         return self.layout.limbs[name]
+
+    def no_touch(self, limb: str) -> slice:
+        """Columns of a limb's bodies, to index State.undesired_contacts with."""
+        if limb not in self.layout.no_touch:
+            raise ValueError(
+                f"no undesired contacts of limb {limb!r}, only of {', '.join(self.layout.no_touch)}"
+            )
+        return self.layout.no_touch[limb]
 
     @cached_property
     def gravity_b(self) -> Tensor:
@@ -186,6 +200,12 @@ class View:
     def ee_distance(self) -> Tensor:
         """(N,) [m]: of the end-effector from the place commanded."""
         return length(self.ee_pos_error_t)
+
+    @cached_property
+    def contact_agreement(self) -> Tensor:
+        """(N,): share of feet that touch the ground, or do not, as scheduled."""
+        scheduled = self.command["foot_stance"] > 0.5
+        return (self.foot_contact == scheduled).float().mean(-1)
 
     @cached_property
     def ee_rotation_error_t(self) -> Tensor:

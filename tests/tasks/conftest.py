@@ -85,5 +85,5 @@ def walker() -> Robot:
             "arm": ("arm", 1.0),
         },
         action_scale=dict.fromkeys(JOINTS, 0.3),
-        undesired_contacts=("hull", "tail"),
+        undesired_contacts={"legs": ("hull",), "arm": ("tail",)},
     )

@@ -62,7 +62,7 @@ class Plain:
         mujoco.mj_step(self.model, self.data, SUBSTEPS)
         self.forces = {foot: self._force(foot) for foot in self.robot.feet}
         self.torque = [float(self.data.joint(j).qfrc_actuator[0]) for j in self.robot.joints]
-        self.touching = [self._contacts_of(body) for body in self.robot.undesired_contacts]
+        self.touching = [self._contacts_of(body) for body in self.robot.no_touch]
         mujoco.mj_fwdPosition(self.model, self.data)
         mujoco.mj_fwdVelocity(self.model, self.data)
 

@@ -51,8 +51,8 @@ def make_view(num: int, commands: list[CommandState]) -> View:
         default_joint_pos=torch.zeros(0),
         joint_low=torch.zeros(0),
         joint_high=torch.zeros(0),
-        torque_limit=torch.zeros(0),
         limbs={"all": slice(None)},
+        no_touch={"all": slice(None)},
         base_height=HEIGHT,
         step_s=STEP_S,
     )

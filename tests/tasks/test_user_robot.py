@@ -64,7 +64,7 @@ ROBOT = Robot(
     limbs={"legs": JOINTS},
     mirror={j: (j[0] + {"L": "R", "R": "L"}[j[1]] + j[2:], -1.0) for j in JOINTS},
     action_scale=dict.fromkeys(JOINTS, 0.3),
-    undesired_contacts=("thorax",),
+    undesired_contacts={"legs": ("thorax",)},
 )
 
 
