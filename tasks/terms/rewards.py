@@ -11,7 +11,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robo_rl.tasks.terms.rotations import length
 from robo_rl.tasks.terms.term import Reward
 from robo_rl.tasks.terms.view import View
 
