@@ -97,7 +97,15 @@ class Rollout:
         """What is not finite and in which environments; "" if everything is.
 
         The usual answer takes one pass and one wait for the device.
+
+        Raises:
+            RuntimeError: steps are missing, so that there is nothing to learn from yet.
         """
+        if not self.full:
+            raise RuntimeError(
+                f"update after {self._filled} of {self._num_steps} steps; act and observe "
+                "num_steps times first"
+            )
         tensors = (*self.obs.values(), *self.final_obs.values(), self.reward)
         if bool(torch.stack([x.sum() for x in tensors]).sum().isfinite()):
             return ""

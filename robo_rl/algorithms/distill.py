@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from robo_rl.algorithms.update import (
     Samples,
     Snapshot,
     check,
+    finite,
     not_finite,
     on_device,
     sample_count,
@@ -148,15 +149,28 @@ class Distill:
         if self._teacher is None:
             if not self.cfg.teacher:
                 raise ValueError("teacher is empty; set it to a run folder or checkpoint")
-            from robo_rl.checkpoint import load_policy
+            from robo_rl import checkpoint
 
-            self._teacher = load_policy(self.cfg.teacher, device=self._device)
-            missing = [name for name in self._teacher.obs_groups if name not in self.spec.obs]
-            if missing:
-                raise ValueError(
-                    f"the teacher {self.cfg.teacher} reads {', '.join(missing)}, and "
-                    f"{self.spec.name} has only {', '.join(self.spec.obs)}"
-                )
+            path, spec = checkpoint.find(self.cfg.teacher), self.spec
+            teacher, saved = (
+                checkpoint.load_policy(path, device=self._device),
+                checkpoint.load_spec(path),
+            )
+            # It may be of another task, if what it reads and moves is the same.
+            reads = teacher.obs_groups
+            checkpoint.check_spec(
+                replace(
+                    saved,
+                    name=spec.name,
+                    obs={name: saved.obs[name] for name in reads},
+                    action=replace(saved.action, heads=spec.action.heads),
+                    heads=spec.heads,
+                    costs=spec.costs,
+                ),
+                replace(spec, obs={name: spec.obs[name] for name in reads if name in spec.obs}),
+                path,
+            )
+            self._teacher = teacher
             if self._teacher_memory:
                 self._teacher.memory = self._teacher_memory
         return self._teacher
@@ -171,7 +185,7 @@ class Distill:
         with torch.no_grad():
             wanted = self.teacher.act(obs)
         self._rollout.add_action(obs, wanted, mean)
-        return self._explorer.sample(mean)
+        return finite(self._explorer.sample(mean))
 
     def observe(self, step: Step) -> None:
         self._rollout.add_step(step)

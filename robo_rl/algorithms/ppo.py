@@ -13,6 +13,7 @@ from robo_rl.algorithms.update import (
     Samples,
     Snapshot,
     check,
+    finite,
     not_finite,
     on_device,
     per_head,
@@ -253,7 +254,7 @@ class PPO:
         mean = self._explorer.mean(obs)
         action = self._explorer.sample(mean)
         self._rollout.add_action(obs, action, mean)
-        return action
+        return finite(action)
 
     def observe(self, step: Step) -> None:
         self._rollout.add_step(step)

@@ -69,6 +69,12 @@ def sample_count(num_steps: int, num_envs: int, num_minibatches: int, gru: int) 
     return count
 
 
+def finite(action: Tensor) -> Tensor:
+    """The action (N, A), 0 where it is no number: what caused it is in the rollout, and for the
+    update to report; an environment would refuse the action before."""
+    return torch.where(action.isfinite(), action, 0.0)
+
+
 def on_device(memory: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
     return {name: x.to(device) for name, x in memory.items()}
 
