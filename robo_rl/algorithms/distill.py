@@ -152,10 +152,8 @@ class Distill:
             from robo_rl import checkpoint
 
             path, spec = checkpoint.find(self.cfg.teacher), self.spec
-            teacher, saved = (
-                checkpoint.load_policy(path, device=self._device),
-                checkpoint.load_spec(path),
-            )
+            teacher = checkpoint.load_policy(path, device=self._device)
+            saved = checkpoint.load_spec(path)
             # It may be of another task, if what it reads and moves is the same.
             reads = teacher.obs_groups
             checkpoint.check_spec(
