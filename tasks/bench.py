@@ -1,0 +1,77 @@
+"""How fast a task's environments step, beside the bare simulator."""
+
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from robo_rl import registry
+from robo_rl.tasks.backends.mujoco_batch import MujocoSim
+from robo_rl.tasks.env import SimEnv
+
+
+def throughput(
+    task: str = "go2_arx5-twist",
+    *,
+    num_envs: int = 1024,
+    repeats: int = 5,
+    steps: int = 20,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Steps per second, over all environments, of `env.step` and of a bare `Batch.step`: medians of
+    repeats.
+
+    The two take each step in turn, from the same states with the same controls, model, substeps
+    and threads: what else runs on the machine slows both alike, and neither's robots fall more.
+    Episodes, commands and pushes are spread over their times, so that as many end in a step as in
+    a long training.
+    """
+    env = registry.make(task, num_envs=num_envs, seed=seed)
+    if not isinstance(env, SimEnv) or not isinstance(env.sim, MujocoSim):
+        raise ValueError(
+            f"task {task!r} does not run on MuJoCo's batch; there is nothing to compare"
+        )
+    sim, bare = env.sim, env.sim.bare()
+    generator = torch.Generator().manual_seed(seed)
+    env.load_state_dict(_spread(env.state_dict(), env, generator))
+    env_rates, bare_rates = [], []
+    for _ in range(repeats + 1):
+        env_s = bare_s = 0.0
+        for _ in range(steps):
+            action = 0.2 * torch.randn(env.view.action.shape, generator=generator)
+            bare.state[:] = sim.batch.state
+            start = perf_counter()
+            env.step(action)
+            env_s += perf_counter() - start
+            bare.ctrl[:] = sim.batch.ctrl
+            start = perf_counter()
+            bare.step(nstep=sim.num_substeps)
+            bare_s += perf_counter() - start
+        env_rates.append(steps * num_envs / env_s)
+        bare_rates.append(steps * num_envs / bare_s)
+    # The first of each warms up.
+    env_rate, bare_rate = median(env_rates[1:]), median(bare_rates[1:])
+    return {
+        "num_envs": num_envs,
+        "num_threads": bare.nthread,
+        "physics_steps": sim.num_substeps,
+        "env_steps_per_s": env_rate,
+        "bare_steps_per_s": bare_rate,
+        "env_to_bare_ratio": env_rate / bare_rate,
+    }
+
+
+def _spread(state: dict[str, Any], env: SimEnv, generator: torch.Generator) -> dict[str, Any]:
+    """The state with every clock somewhere in its time."""
+    num = env.num_envs
+
+    def share() -> torch.Tensor:
+        return torch.rand(num, generator=generator)
+
+    assert env.spec.max_episode_steps is not None
+    state["episode_steps"] = (share() * env.spec.max_episode_steps).long()
+    state["push_in_s"] *= share()
+    for command in state["commands"].values():
+        command["left_s"] *= share()
+    return state
