@@ -152,6 +152,11 @@ class Env(Protocol):
     def num_envs(self) -> int: ...
     @property
     def device(self) -> str: ...
+    @property
+    def units(self) -> Mapping[str, str]:
+        """Of the task's own metrics, by name."""
+        ...
+
     def reset(self, *, seed: int | None = None, stagger: bool = False) -> Obs:
         """Start every episode anew; with a seed, the same seed gives the same episodes.
 
@@ -265,6 +270,11 @@ class EnvCfg(Protocol):
     def score(self) -> str:
         """The metric, mean over an evaluation, by which a best policy is chosen; lower is better
         for the errors, so it may be written with a leading minus."""
+        ...
+
+    @property
+    def train(self) -> Mapping[str, Any]:
+        """Settings of a training that differ from the learner's own, as in a configuration file."""
         ...
 
     def build(self, *, num_envs: int, device: str, seed: int) -> Env: ...

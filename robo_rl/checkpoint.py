@@ -17,8 +17,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from robo_rl import registry
-from robo_rl.api import EnvSpec, OnlineLearner, Policy
-from robo_rl.config import from_dict, to_dict
+from robo_rl.api import Env, EnvCfg, EnvSpec, OnlineLearner, Policy
+from robo_rl.config import from_dict, override, to_dict
 
 FORMAT = "robo_rl checkpoint"
 VERSION = 1
@@ -86,6 +86,21 @@ def load_spec(path: str | Path) -> EnvSpec:
     return from_dict(EnvSpec, _entry(load_meta(path), "spec", path))
 
 
+def load_task(path: str | Path) -> EnvCfg:
+    """The task that a checkpoint was trained in, configured as it was then."""
+    meta = load_meta(path)
+    table = _entry(_entry(meta, "config", path), "task", path)
+    settings = {key: value for key, value in table.items() if key != "name"}
+    return override(registry.task(_entry(meta, "task", path)), settings, "task")
+
+
+def make(path: str | Path, *, num_envs: int = 1, device: str = "cpu", seed: int = 0) -> Env:
+    """Environments of a checkpoint's task, if what it is now still fits what was trained."""
+    env = load_task(path).build(num_envs=num_envs, device=device, seed=seed)
+    check_spec(load_spec(path), env.spec, path)
+    return env
+
+
 def load_policy(
     run_or_checkpoint: str | Path, *, which: str = "best", device: str = "cpu"
 ) -> Policy:
@@ -128,7 +143,8 @@ def check_spec(saved: EnvSpec, wanted: EnvSpec, path: str | Path) -> None:
     """Refuse a checkpoint whose task, groups or sizes are not those of the environment.
 
     What changes neither the meaning nor the size of anything that a network sees may differ:
-    noise, gains, limits, ranges of commands, the length of an episode.
+    noise, gains, limits of speed and torque, ranges of commands, the length of an episode. The
+    range of a joint may not: the bounds of its action come from it.
     """
     ours, theirs = _interface(wanted), _interface(saved)
     differing = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
@@ -210,12 +226,9 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return ["tensor", name]
     if isinstance(value, Mapping):
-        items = [
-            [k, _pack(v, f"{name}/{k}" if name else str(k), tensors)] for k, v in value.items()
-        ]
-        if all(isinstance(k, str) for k, _ in items):
-            return dict(items)
-        return ["dict", items]  # JSON's keys are strings; an optimiser's state has integers
+        if other := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"a checkpoint's keys are strings; {name} has {other[0]!r}")
+        return {k: _pack(v, f"{name}/{k}" if name else k, tensors) for k, v in value.items()}
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return [kind, [_pack(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]]
@@ -232,7 +245,5 @@ def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     kind, content = value
     if kind == "tensor":
         return tensors[content]
-    if kind == "dict":
-        return {key: _unpack(item, tensors) for key, item in content}
     items = [_unpack(item, tensors) for item in content]
     return tuple(items) if kind == "tuple" else items

@@ -3,6 +3,7 @@
 What is heavy is imported by the command that needs it, so that --help answers at once.
 """
 
+import dis
 import json
 import os
 import shlex
@@ -62,15 +63,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("ROBO_RL_DEBUG") or not _is_for_the_user(error):
             raise
         print(f"robo-rl: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
+        return 2 if isinstance(error, ConfigError) or type(error) is ValueError else 1
 
 
 def _is_for_the_user(error: Exception) -> bool:
-    """Whether the message says what to do; another error is ours, and its traceback says more."""
-    ours = type(error).__module__.partition(".")[0] == "robo_rl"
-    return ours or isinstance(
-        error, ValueError | OSError | NotImplementedError | ModuleNotFoundError
+    """Whether the message says what to do; another error is a bug, and its traceback says more.
+
+    It does where the class is the library's own or the system's. A ValueError is raised by numpy,
+    torch and Python too: there it does where a `raise` in the library's own code gave it.
+    """
+    if _is_ours(type(error).__module__) or isinstance(error, OSError | ModuleNotFoundError):
+        return True
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return (
+        isinstance(error, ValueError | NotImplementedError)
+        and trace is not None
+        and _is_ours(trace.tb_frame.f_globals["__name__"])
+        and trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
     )
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "robo_rl"
 
 
 def list_() -> None:
@@ -128,7 +144,8 @@ def _train(argv: list[str]) -> int:
     cfg = run.run_cfg(target, algorithm)
     if resume is not None:
         # Flags are changes of what the run was configured with.
-        cfg = run.Run.open(resume, _peek(rest, "--out") or RUNS, cfg.task.name).cfg
+        resumed = run.Run.open(resume, _peek(rest, "--out") or RUNS, cfg.task.name)
+        cfg = run.run_cfg(resumed.cfg, algorithm)
     arguments, overrides = flags.parse(
         TrainArgs,
         {"": cfg, "task": cfg.task, cfg.algorithm: cfg.learner},
@@ -147,24 +164,31 @@ def _train(argv: list[str]) -> int:
 
 
 def _finish(run: "Run") -> None:
-    """A video where one can be drawn, and what to type next."""
-    from robo_rl.tasks import viewer
+    """What to type next, and a video where one can be drawn."""
+    from robo_rl.run import invocation
 
-    env = run.make()
-    try:
-        viewer.record(env, run.policy(), run.path / "video.mp4", seconds=10.0)
-    except (viewer.ViewerError, ModuleNotFoundError) as error:
-        print(f"no video: {error}")
-    finally:
-        env.close()
     print(f"\n{run.path} holds:")
     print(", ".join(sorted(path.name for path in run.path.iterdir() if path.name[0] != ".")))
-    folder = shlex.quote(str(run.path))
+    command, folder = invocation(), shlex.quote(str(run.path))
+    has_ee = "ee" in [command.name for command in run.spec.commands]
     print(
-        f"\nrobo-rl play {folder}\n"
-        f"robo-rl eval {folder} --suite tracking --json {folder}/tracking.json\n"
-        f"robo-rl export {folder} --out {folder}/export"
+        f"\n{command} play {folder}\n"
+        f"{command} eval {folder}{' --suite tracking' if has_ee else ''}\n"
+        f"{command} export {folder} --out {folder}/export\n"
     )
+    video = run.path / "video.mp4"
+    try:
+        from robo_rl.tasks import viewer
+
+        policy, env = _subject(str(run.path), num_envs=1, seed=0)
+        try:
+            viewer.record(env, policy, video, seconds=10.0)
+        finally:
+            env.close()
+    except Exception as error:  # whatever stops a drawing, the training is done
+        print(f"no video: {error or type(error).__name__}")
+    else:
+        print(f"video: {video}")
 
 
 def play(
@@ -222,7 +246,7 @@ def eval_(
         run: a run folder, a checkpoint file, latest or pretrained:NAME.
         suite: tracking: end-effector trajectories, standing and walking.
         json: write the result to this file.
-        out: folder for the suite's plots; by default tracking/ in the run folder.
+        out: folder for the suite's plots and tracking.json; by default tracking/ in the run folder.
         quick: a third of the suite.
         num_envs: environments; by default 64, of the suite 32 a scenario.
         seed: of the episodes.
@@ -236,7 +260,7 @@ def eval_(
         finally:
             env.close()
         result: dict[str, Any] = {"run": run, "num_envs": env.num_envs, "seed": seed, **scores}
-        print(_columns(scores, getattr(env, "units", {})))
+        print(_columns(scores, env.units))
     else:
         from robo_rl.tasks.loco_manip.tracking import tracking
 
@@ -252,6 +276,7 @@ def eval_(
             out=plots,
         )
         result = {"run": run, **tracked.to_dict()}
+        _write_json(plots / "tracking.json", result)
         print(f"{tracked.table()}\nplots: {plots}")
     _write_json(json, result)
 
@@ -417,25 +442,20 @@ def _folder(run: str) -> Path:
 
 def _task(run: str) -> "EnvCfg":
     """The task that a RUN was trained in, or that a task's name or a configuration means."""
-    from robo_rl.checkpoint import load_meta
-    from robo_rl.config import override
+    from robo_rl.checkpoint import load_task
     from robo_rl.run import run_cfg
 
     if run in registry.tasks() or run in registry.configs() or run.endswith(".toml"):
         return run_cfg(run).task
-    meta = load_meta(_checkpoint(run))
-    table = {key: value for key, value in meta["config"]["task"].items() if key != "name"}
-    return override(registry.task(meta["task"]), table, "task")
+    return load_task(_checkpoint(run))
 
 
 def _subject(run: str, *, num_envs: int, seed: int) -> "tuple[Policy, Env]":
     """A trained policy and its task's environments, if the task still is what it was."""
-    from robo_rl.checkpoint import check_spec, load_policy, load_spec
+    from robo_rl.checkpoint import load_policy, make
 
     path = _checkpoint(run)
-    env = _task(run).build(num_envs=num_envs, device="cpu", seed=seed)
-    check_spec(load_spec(path), env.spec, path)
-    return load_policy(path), env
+    return load_policy(path), make(path, num_envs=num_envs, seed=seed)
 
 
 def _summary(folder: Path) -> str:

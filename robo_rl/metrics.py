@@ -26,7 +26,7 @@ from robo_rl.checkpoint import write
 
 FILE = "metrics.jsonl"
 
-_CLOCKS = (
+CLOCKS = (
     "iteration",
     "steps",
     "time_s",
@@ -234,14 +234,14 @@ class Display:
         table = Table(box=None, padding=(0, 2, 0, 0))
         table.add_column("group", style="bold")
         for column in columns:
-            table.add_column(_words(column), justify="right")
+            table.add_column(words(column), justify="right")
         for head in self._heads:
             table.add_row(head, *(_number(self._latest[f"{c}/{head}"]) for c in columns))
         return table
 
     def _sections(self) -> dict[str, list[str]]:
         line = self._latest
-        flat = [name for name in line if "/" not in name and name not in (*_CLOCKS, *_EPISODES)]
+        flat = [name for name in line if "/" not in name and name not in (*CLOCKS, *_EPISODES)]
         scores = {
             name.removeprefix("eval/"): value
             for name, value in line.items()
@@ -283,7 +283,7 @@ class Display:
         """Those of the names that the line has, with their values and units."""
         units = {"episode_length": "steps", **self._units}
         return [
-            f"{_words(name)} {_number(line[name])} {units.get(name, '')}".rstrip()
+            f"{words(name)} {_number(line[name])} {units.get(name, '')}".rstrip()
             for name in names
             if name in line
         ]
@@ -302,7 +302,7 @@ class Display:
         return _clock((time.monotonic() - begun) / (done - first) * (self._iterations - done))
 
 
-def _words(name: str) -> str:
+def words(name: str) -> str:
     return name.replace("_", " ")
 
 

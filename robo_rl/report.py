@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from robo_rl.config import flatten, load_toml
+from robo_rl.metrics import CLOCKS, words
 from robo_rl.run import Run
 
 _INK = "#0a0b0c"
@@ -21,9 +22,6 @@ _COLOURS = ("#2f7ed8", "#e8743b", "#19a979", "#a05bc4", "#d64550", "#8c8c8c", "#
 _POINTS = 250
 """Of a curve; more iterations are averaged to as many."""
 
-_CLOCKS = frozenset(
-    ("iteration", "steps", "time_s", "simulation_s", "learning_s", "evaluation_s", "episodes")
-)
 _UNITS = {
     "episode_length": "steps",
     "fall": "share of episodes",
@@ -177,7 +175,7 @@ def _curves(groups: list[_Group]) -> Iterable[tuple[str, str]]:
         dict.fromkeys(k for g in groups for r in g.records for line in r.lines for k in line)
     )
     units = _units(groups)
-    flat = [n for n in names if "/" not in n and n not in _CLOCKS]
+    flat = [n for n in names if "/" not in n and n not in (*CLOCKS, "episodes")]
     evaluated = [n for n in names if n.startswith("eval/") and n.count("/") == 1]
     measured = [n for n in flat if f"eval/{n}" in evaluated]
     by_group: dict[str, list[str]] = defaultdict(list)
@@ -192,7 +190,7 @@ def _curves(groups: list[_Group]) -> Iterable[tuple[str, str]]:
         "Training": [*earned, *([n] for n in measured if n != "return")],
         "Learner": [
             *by_group.values(),
-            *([n] for n in flat if n not in (*measured, "steps_per_s", "skipped")),
+            *([n] for n in flat if n not in (*measured, "skipped")),
         ],
         "Speed": [["steps_per_s"]],
     }
@@ -239,7 +237,7 @@ def _plot(groups: list[_Group], names: list[str], units: Mapping[str, str]) -> s
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     metric = names[0].removeprefix("eval/")
-    title = _words(metric if len(names) == 1 else metric.partition("/")[0])
+    title = words(metric if len(names) == 1 else metric.partition("/")[0])
     title = "speed" if metric == "steps_per_s" else title
     if unit := units.get(metric):
         title += f" [{unit}]"
@@ -258,13 +256,13 @@ def _scores(groups: list[_Group]) -> tuple[str, str]:
         "wall_time": lambda record: record.lines[-1]["time_s"] / 60 if record.lines else None,
     }
     rows = [
-        [_words(name), units.get(name, ""), *(_spread(map(fact, g.records)) for g in groups)]
+        [words(name), units.get(name, ""), *(_spread(map(fact, g.records)) for g in groups)]
         for name, fact in facts.items()
     ]
     chosen = {str(g.first.evaluation.get("score", "")).removeprefix("-") for g in groups}
     rows += [
         [
-            _words(name) + (" (score)" if name in chosen else ""),
+            words(name) + (" (score)" if name in chosen else ""),
             units.get(name, ""),
             *(_spread(record.scores.get(name) for record in g.records) for g in groups),
         ]
@@ -290,7 +288,7 @@ def _terms(groups: list[_Group]) -> tuple[str, str]:
 
 def _tracking(record: _Record) -> tuple[str, str]:
     """The tracking suite's table and plots, where a run has them."""
-    path = record.run.path / "tracking.json"
+    path = record.run.path / "tracking" / "tracking.json"
     title = f"Tracking suite: {record.run.path.name}"
     if not path.is_file():
         return title, ""
@@ -301,7 +299,7 @@ def _tracking(record: _Record) -> tuple[str, str]:
         f"<figure>{_inline(svg.read_text(encoding='utf-8'))}</figure>"
         for svg in sorted((record.run.path / "tracking").glob("*.svg"))
     )
-    return title, _table([*map(_words, columns)], cells) + f'<p><div class="plots">{plots}</div>'
+    return title, _table([*map(words, columns)], cells) + f'<p><div class="plots">{plots}</div>'
 
 
 def _differences(groups: list[_Group]) -> tuple[str, str]:
@@ -393,7 +391,3 @@ def _inline(svg: str) -> str:
     """A drawing as an element of the page, in the page's colour."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
     return svg.replace(_INK, "currentColor")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")

@@ -49,6 +49,9 @@ RESUMABLE = ("iterations", "device", "eval_every", "save_every")
 """What may change when a run goes on."""
 
 
+SHOW_CURSOR = b"\x1b[?25h"
+
+
 class RunError(RuntimeError):
     """A run that cannot begin or go on: why, and what to do."""
 
@@ -119,7 +122,7 @@ def run_cfg(
             )
         return _override(target, overrides)
     task, table = _named(target) if isinstance(target, str | Path) else (target, {})
-    own: Mapping[str, Any] = getattr(task, "train", {})
+    own: Mapping[str, Any] = task.train
     return _resolve(task, merge(merge(own, table), overrides))
 
 
@@ -217,10 +220,9 @@ class Run:
         return checkpoint.load_spec(self.checkpoint("latest"))
 
     def make(self, *, num_envs: int = 1, device: str = "cpu", seed: int = 0) -> Env:
-        """The run's task, if what it is now still fits what was trained."""
-        env = self.cfg.task.build(num_envs=num_envs, device=device, seed=seed)
-        checkpoint.check_spec(self.spec, env.spec, self.path)
-        return env
+        """Environments of the run's task, if what it is now still fits what was trained."""
+        path = self.checkpoint("latest")
+        return checkpoint.make(path, num_envs=num_envs, device=device, seed=seed)
 
     def policy(self, which: str = "best", *, device: str = "cpu") -> Policy:
         """Its best policy, "latest", or that of a kept iteration, "000100"."""
@@ -228,6 +230,11 @@ class Run:
 
     def checkpoint(self, which: str = "best") -> Path:
         return checkpoint.find(self.path, which)
+
+    @property
+    def saved(self) -> bool:
+        """Whether it can go on: not before its first iteration, nor on updates skipped alone."""
+        return (self.path / "checkpoints" / "latest.safetensors").is_file()
 
     def metrics(self) -> list[dict[str, Any]]:
         """One line an iteration."""
@@ -331,9 +338,12 @@ def _train(run: Run, cfg: RunCfg, stop: "_Stop", *, resumes: bool) -> None:
             display.say(f"run folder: {run.path}")
             runner.train(writer, display, lambda: stop.requested)
             if runner.iteration < cfg.iterations:
+                stopped = f"stopped after iteration {runner.iteration} of {cfg.iterations}"
+                if not run.saved:
+                    raise RunError(f"{stopped}; there is nothing to go on from")
                 display.say(
-                    f"stopped after iteration {runner.iteration} of {cfg.iterations}; go on with: "
-                    f"robo-rl train {cfg.task.name} --resume {shlex.quote(str(run.path))}"
+                    f"{stopped}; go on with: {invocation()} train {cfg.task.name} "
+                    f"--resume {shlex.quote(str(run.path))}"
                 )
                 return
         run.write("eval.json", json.dumps(runner.final_evaluation(), indent=2))
@@ -347,8 +357,7 @@ def _train(run: Run, cfg: RunCfg, stop: "_Stop", *, resumes: bool) -> None:
 
 def _display(cfg: RunCfg, env: Env) -> metrics.Display:
     title = f"{cfg.task.name}, {cfg.algorithm}, seed {cfg.seed}"
-    units = getattr(env, "units", {})
-    return metrics.Display(title, cfg.iterations, env.spec.heads, units)
+    return metrics.Display(title, cfg.iterations, env.spec.heads, env.units)
 
 
 def _resumed(
@@ -394,6 +403,17 @@ def _note_resume(run: Run, cfg: RunCfg, iteration: int) -> None:
     origin.setdefault("resumed", []).append(note)
     run.write("run.json", json.dumps(origin, indent=2))
     run.write("config.toml", dump_toml(cfg.to_dict()))
+    # Of a policy that this training is about to better.
+    (run.path / "eval.json").unlink(missing_ok=True)
+
+
+def invocation() -> str:
+    """How this program is started from here: what a printed line to type begins with."""
+    if Path(sys.argv[0]).name != "robo-rl":
+        return f"{shlex.quote(sys.executable)} -m robo_rl"
+    found = shutil.which("robo-rl")
+    typed = found is not None and Path(found).samefile(sys.argv[0])
+    return "robo-rl" if typed else shlex.quote(sys.argv[0])
 
 
 class _Stop:
@@ -415,6 +435,8 @@ class _Stop:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
+            if os.isatty(1):
+                os.write(1, SHOW_CURSOR)  # the panel has hidden it
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.requested = True

@@ -55,7 +55,9 @@ class Runner:
             line = self.iterate()
             self._check(line, display)
             last = self.iteration == cfg.iterations
-            evaluates = last or self.iteration % cfg.eval_every == 0
+            due = last or self.iteration % cfg.eval_every == 0
+            # What is not saved while updates fail is not to become the best score either.
+            evaluates = due and not self._faults_in_a_row
             if evaluates:
                 line |= self._evaluate()
             # The line before the checkpoint: a resumed run drops lines it is to write again.
@@ -122,7 +124,7 @@ class Runner:
             "seed": seed,
             "score": self._cfg.task.score,
             "scores": scores,
-            "units": dict(getattr(self.env, "units", {})),
+            "units": dict(self.env.units),
         }
 
     def close(self) -> None:
@@ -157,7 +159,7 @@ class Runner:
         dump.parent.mkdir(exist_ok=True)
         if len(list(dump.parent.iterdir())) < MAX_DUMPS:
             checkpoint.save(dump, self._state(), self._meta() | {"fault": fault})
-            display.say(f"what led to it is in {dump}")
+            display.say(f"learner and environments as they are after it: {dump}")
         if self._faults_in_a_row == MAX_FAULTS:
             raise RunError(
                 f"stopped after {MAX_FAULTS} skipped updates in a row; the last: {fault}; "

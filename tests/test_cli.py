@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,11 +10,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from robo_rl import cli, doctor
+from robo_rl.checkpoint import CheckpointError
 from robo_rl.cli import main
-from robo_rl.config import load_toml
+from robo_rl.config import ConfigError, load_toml
+from robo_rl.run import Run, RunError, invocation
+from robo_rl.sim2real.contract import ContractError
 from robo_rl.tasks import viewer
 from robo_rl.tasks.loco_manip import tracking
 
@@ -45,6 +51,15 @@ def test_the_package_is_imported_at_once() -> None:
     assert seconds(["-c", "import robo_rl"]) - bare < 0.1
 
 
+@pytest.mark.parametrize("set_to", [None, "ACTIVE"])
+def test_importing_the_package_lets_openmp_wait_and_loads_no_torch(set_to: str | None) -> None:
+    code = "import os, sys, robo_rl; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    env = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    env |= {"OMP_WAIT_POLICY": set_to} if set_to else {}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert run.stdout.split() == [set_to or "PASSIVE", "False"]
+
+
 def test_commands_load_torch_and_simulators_only_when_needed() -> None:
     code = "import sys, robo_rl.cli; print([m for m in ('torch', 'mujoco') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -59,9 +74,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     def no_gl(*arguments: Any, **settings: Any) -> None:
         raise viewer.NoGLError("tried nothing")
 
+    script = out / "a b" / "robo-rl"
+    script.parent.mkdir()
+    script.touch()
+
     with pytest.MonkeyPatch.context() as patch, pytest.MonkeyPatch.context() as printing:
         said: list[str] = []
         patch.setattr(viewer, "record", no_gl)
+        patch.setattr(sys, "argv", [str(script)])
         printing.setattr("builtins.print", lambda *words, **_: said.append(" ".join(words)))
         weight = "--task.rewards.locomotion.track-lin-vel.weight"
         assert main(["train", "go2-velocity", *SMALL, "--out", str(out), weight, "2.5"]) == 0
@@ -73,10 +93,52 @@ def test_training_ends_with_what_to_type_next(trained: tuple[Path, str]) -> None
     folder, said = trained
     assert "apt-get install libosmesa6" in said
     assert "config.toml, eval.json" in said
-    lines = said.splitlines()[-3:]
-    assert [line.split()[:3] for line in lines] == [
-        ["robo-rl", command, str(folder)] for command in ("play", "eval", "export")
+    script = folder.parent.parent / "a b" / "robo-rl"
+    lines = [line for line in said.splitlines() if line.startswith(f"'{script}' ")]
+    assert [shlex.split(line)[1:] for line in lines] == [
+        ["play", str(folder)],
+        ["eval", str(folder)],  # without a suite: this task has no end-effector
+        ["export", str(folder), "--out", f"{folder}/export"],
     ]
+
+
+def test_what_to_type_begins_as_what_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "robo-rl"
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(script), "train"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert invocation() == "robo-rl"
+    monkeypatch.setenv("PATH", "")
+    assert invocation() == str(script)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "__main__.py")])
+    assert invocation() == f"{sys.executable} -m robo_rl"
+
+
+@pytest.mark.parametrize("error", [OSError("no ffmpeg"), RuntimeError("no ffmpeg")])
+def test_a_video_that_fails_leaves_a_training_well(
+    trained: tuple[Path, str], error: Exception, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def record(*arguments: Any, **settings: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(viewer, "record", record)
+    cli._finish(Run.open(trained[0]))
+    said = capsys.readouterr().out
+    assert f"export {trained[0]}" in said and said.endswith("no video: no ffmpeg\n")
+
+
+def test_the_suite_is_advised_where_there_is_an_end_effector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(viewer, "record", lambda *arguments, **settings: None)
+    assert main(["train", "go2_arx5-twist", *SMALL, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    (line,) = [line for line in said.splitlines() if " eval " in line]
+    assert line.endswith(" --suite tracking")
+    assert said.endswith("video.mp4\n")
 
 
 def test_flags_reach_the_run(trained: tuple[Path, str]) -> None:
@@ -95,6 +157,8 @@ def test_a_run_goes_on_and_keeps_its_configuration(
     assert load_toml(folder / "config.toml")["iterations"] == 2
     assert main([*resume, "--iterations", "3", "--num-envs", "8"]) == 1
     assert "num_envs cannot change" in capsys.readouterr().err
+    assert main([*resume, "--iterations", "3", "--algorithm", "distill"]) == 2
+    assert "this run is of 'ppo', not 'distill'" in capsys.readouterr().err
 
 
 def test_an_evaluation_is_printed_and_written(
@@ -139,6 +203,7 @@ def test_the_suite_is_given_the_policy_and_its_task(
     assert main(command) == 0
     assert "the table" in capsys.readouterr().out
     assert json.loads(path.read_text()) == {"run": str(trained[0]), "rows": []}
+    assert (trained[0] / "tracking/tracking.json").read_text() == path.read_text()
 
 
 @pytest.mark.skipif(not viewer.renderers(), reason="no OpenGL library to draw with")
@@ -173,7 +238,9 @@ def test_what_there_is_is_listed(
     assert main(["list"]) == 0
     said = capsys.readouterr().out
     assert {"go2-velocity", "quick", "ppo"} <= set(said.split())
-    assert f"{trained[0]}  base_velocity" in said
+    evaluation = json.loads((trained[0] / "eval.json").read_text())
+    score = evaluation["score"].removeprefix("-")
+    assert f"{trained[0]}  {score} {evaluation['scores'][score]:.4g}\n" in said
 
 
 def test_a_benchmark_prints_and_writes_flat_numbers(
@@ -233,13 +300,54 @@ def test_a_run_that_is_not_there_is_said_so(
     assert capsys.readouterr().err.startswith(f"robo-rl: {said}")
 
 
-def test_our_own_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "bug"),
+    [
+        ("raise RuntimeError('it')", RuntimeError),
+        ("torch.zeros(2) @ torch.zeros(3)", RuntimeError),
+        ("torch.Generator().set_state(torch.zeros(1))", TypeError),
+        ("np.zeros(2) + np.zeros(3)", ValueError),
+        ("np.concatenate([])", ValueError),
+        ("list(zip([1], [], strict=True))", ValueError),
+        ("torch.distributions.Normal(0.0, -1.0)", ValueError),
+    ],
+)
+def test_a_bug_keeps_its_traceback(
+    code: str, bug: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken() -> None:
-        raise RuntimeError("a bug")
+        exec(code, {"__name__": "robo_rl.somewhere", "np": np, "torch": torch})
 
     monkeypatch.setitem(cli.COMMANDS, "doctor", broken)
-    with pytest.raises(RuntimeError, match="a bug"):
+    with pytest.raises(bug):
         main(["doctor"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("it"), 2),
+        (ValueError("it"), 2),
+        (CheckpointError("it"), 1),
+        (ContractError("it"), 1),
+        (RunError("it"), 1),
+        (NotImplementedError("it"), 1),
+        (FileNotFoundError("it"), 1),
+    ],
+)
+def test_an_error_for_the_user_is_one_message(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def refuses() -> None:
+        exec("raise error", {"__name__": "robo_rl.somewhere", "error": error})
+
+    monkeypatch.setitem(cli.COMMANDS, "doctor", refuses)
+    assert main(["doctor"]) == code
+    assert capsys.readouterr().err == "robo-rl: it\n"
+
+
+def test_a_variable_shows_every_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBO_RL_DEBUG", "1")
     with pytest.raises(ValueError, match="did you mean 'train'"):
         main(["trian"])

@@ -38,7 +38,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     shared = torch.arange(6.0)
     state: dict[str, Any] = {
         "net": {"0.weight": shared[:4].view(2, 2).T, "alias": shared, "empty": torch.zeros(0, 3)},
-        "optimiser": {"state": {0: {"step": torch.tensor(3.0)}}, "groups": [{"betas": (0.9, 1)}]},
+        "optimiser": {"groups": [{"betas": (0.9, 1)}]},
         "flags": torch.tensor([True, False]),
         "half": torch.ones(2, dtype=torch.bfloat16),
         "generator": torch.Generator().manual_seed(3).get_state(),
@@ -53,7 +53,6 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert got["scalars"] == state["scalars"]
     assert (got["big"], got["nothing"]) == (2**127, {})
     assert got["optimiser"]["groups"] == [{"betas": (0.9, 1)}]
-    assert list(got["optimiser"]["state"]) == [0]
     pairs = [(got[k], state[k]) for k in ("flags", "half", "generator")]
     pairs += [(got["net"][k], state["net"][k]) for k in state["net"]]
     for new, old in pairs:
@@ -63,6 +62,8 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_what_a_checkpoint_cannot_hold_is_refused_where_it_lies(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"a/1/b is a .*set"):
         save(tmp_path / "a.safetensors", {"a": [0, {"b": set()}]}, {})
+    with pytest.raises(TypeError, match="keys are strings; a/1 has 7"):
+        save(tmp_path / "a.safetensors", {"a": [0, {7: True}]}, {})
     assert not list(tmp_path.iterdir())
 
 

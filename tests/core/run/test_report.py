@@ -54,8 +54,8 @@ def test_the_tracking_suite_is_shown_where_a_run_has_it(
 ) -> None:
     run = run_toy(iterations=1)
     rows = [{"scenario": "line x", "position_rmse": 0.0123}, {"scenario": "a <b>", "falls": 2}]
-    (run.path / "tracking.json").write_text(json.dumps({"rows": rows}))
     (run.path / "tracking").mkdir()
+    (run.path / "tracking" / "tracking.json").write_text(json.dumps({"rows": rows}))
     (run.path / "tracking" / "path.svg").write_text('<?xml version="1.0"?><svg id="mine"></svg>')
     page, text = page_of([run], tmp_path / "report.html")
     assert "scenario position rmse falls line x 0.0123 - a &lt;b&gt; - 2" in text

@@ -17,7 +17,7 @@ import torch
 from robo_rl.api import Step
 from robo_rl.checkpoint import CheckpointError, load, load_meta
 from robo_rl.config import ConfigError
-from robo_rl.run import Run, RunError, run_cfg, train
+from robo_rl.run import Run, RunError, _Stop, invocation, run_cfg, train
 
 RunToy = Callable[..., Run]
 TIMES = ("time_s", "steps_per_s", "simulation_s", "learning_s", "evaluation_s")
@@ -117,7 +117,8 @@ def test_a_run_that_is_stopped_and_resumed_equals_an_unbroken_one(
         stopped = run_toy()
     assert [line["iteration"] for line in stopped.metrics()] == [1, 2, 3]
     out, err = capfd.readouterr()
-    assert f"stopped after iteration 3 of 6; go on with: robo-rl train point --resume {stopped.path}" in out  # fmt: skip  # noqa: E501
+    said = "stopped after iteration 3 of 6; go on with: "
+    assert f"{said}{invocation()} train point --resume {stopped.path}" in out
     assert "once more to stop at once" in err
     resumed = run_toy(resume="latest")
     assert resumed.path == stopped.path
@@ -126,6 +127,22 @@ def test_a_run_that_is_stopped_and_resumed_equals_an_unbroken_one(
     assert_equal(load(resumed.checkpoint("best"))[0], load(unbroken.checkpoint("best"))[0])
     assert resumed.evaluation() == unbroken.evaluation()
     assert [note["iteration"] for note in resumed.origin()["resumed"]] == [3]
+
+
+def test_a_stop_before_the_first_iteration_leaves_nothing(
+    run_toy: RunToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toys: ModuleType
+) -> None:
+    original = toys.PointTask.build
+
+    def build(*arguments: Any, **settings: Any) -> Any:
+        if settings["num_envs"] == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(toys.PointTask, "build", build)
+    with pytest.raises(RunError, match="stopped after iteration 0 of 6; there is nothing to go on"):
+        run_toy()
+    assert not list(tmp_path.glob("point/*"))
 
 
 @pytest.mark.parametrize("ppo", [{}, {"gru": 8}], ids=["mlp", "gru"])
@@ -165,6 +182,18 @@ def test_a_complete_run_goes_on_when_iterations_are_raised(run_toy: RunToy) -> N
     assert run_toy(resume=run.path, iterations=8).cfg.iterations == 8
     unbroken = run_toy(iterations=8)
     assert_equal(load(run.checkpoint("latest"))[0], load(unbroken.checkpoint("latest"))[0])
+
+
+def test_a_complete_run_that_goes_on_and_stops_is_complete_no_more(
+    run_toy: RunToy, monkeypatch: pytest.MonkeyPatch, toys: ModuleType
+) -> None:
+    run = run_toy()
+    assert run.evaluation() is not None
+    with monkeypatch.context() as patch:
+        stop_in_step(patch, toys, 31)  # in the seventh iteration of five steps
+        run_toy(resume=run.path, iterations=9)
+    assert run.metrics()[-1]["iteration"] == 7
+    assert run.evaluation() is None
 
 
 def test_what_cannot_be_resumed_is_refused(
@@ -308,6 +337,13 @@ def test_a_run_that_does_not_recover_stops_with_its_checkpoint_intact(
     assert state["env"]["count"] == 20 and "learner" in state
 
 
+def test_a_policy_is_not_judged_while_updates_are_skipped(run_toy: RunToy) -> None:
+    run = run_toy(task={"broken_from": 27}, iterations=8)  # in the sixth iteration
+    evaluated = {line["iteration"]: line.get("eval/best_score") for line in run.metrics()}
+    assert [i for i, best in evaluated.items() if best is not None] == [2, 4]
+    assert load(run.checkpoint("latest"))[0]["best"] == evaluated[4]
+
+
 SCRIPT = """
 import sys, time
 sys.path.insert(0, {folder!r})
@@ -361,3 +397,16 @@ def test_a_second_ctrl_c_exits_at_once(tmp_path: Path) -> None:
     assert process.wait(timeout=20) == -signal.SIGINT
     assert time.monotonic() - began < 2
     process.stdout.close()
+
+
+def test_a_second_ctrl_c_shows_the_cursor_that_the_panel_hid(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    ended = []
+    monkeypatch.setattr(os, "isatty", lambda descriptor: True)
+    monkeypatch.setattr(os, "kill", lambda process, number: ended.append(number))
+    with _Stop() as stop:
+        stop._handle(signal.SIGINT, None)
+        assert (capfd.readouterr().out, ended) == ("", [])
+        stop._handle(signal.SIGINT, None)
+        assert (capfd.readouterr().out, ended) == ("\x1b[?25h", [signal.SIGINT])
