@@ -4,7 +4,7 @@ The order of a step, and why:
 1. robots are pushed, the action becomes joint targets, the simulator steps and refreshes its state;
 2. commands advance, so that rewards compare the new state with what was asked for this moment;
 3. rewards, terminations and metrics;
-4. commands whose time is over are drawn anew: they belong to the future;
+4. commands whose time is over are drawn anew, every RENEW_STEPS: they belong to the future;
 5. observations of all rows: for rows whose episode goes on, these are obs and final_obs alike;
 6. rows whose episode ended are reset and observed again: obs differs from final_obs there alone.
    final_obs comes first because a reset overwrites what it is made of.
@@ -27,6 +27,8 @@ from robo_rl.tasks.terms.term import Observation, Reward, Signs, Term
 from robo_rl.tasks.terms.view import CONTACT_N, Layout, View
 
 _NOT_IN_TOML = {"toml": False}
+RENEW_STEPS = 5
+"""Steps between two looks at which commands' time is over: few draws cost as much as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +219,7 @@ class SimEnv:
         )
         self._episode_steps = torch.zeros(num, dtype=torch.long)
         self._push_in_s = torch.zeros(num)
+        self._num_steps = 0
         self._rewards: list[tuple[str, Callable[[View], Tensor], float]] = []
         self._columns: list[slice] = []
         for group, terms in cfg.rewards.items():
@@ -256,6 +259,7 @@ class SimEnv:
         if seed is not None:
             self._generator.manual_seed(seed)
             self._randomise_models()
+            self._num_steps = 0
         for command in self.command_states.values():
             command.release()
         self._restart(self._all)
@@ -286,9 +290,12 @@ class SimEnv:
         metrics["broken"] = self.sim.broken.float()
 
         view.foot_air_time.masked_fill_(view.foot_contact, 0.0)
-        for command in self.command_states.values():
-            command.renew(view)
-        self.view = view.recommanded()
+        self._num_steps += 1
+        if self._num_steps % RENEW_STEPS == 0:
+            for command in self.command_states.values():
+                command.renew(view)
+            view = view.recommanded()
+        self.view = view
         obs = final_obs = self._observe()
         ended = torch.nonzero(terminated | truncated).flatten()
         if len(ended):
@@ -348,6 +355,7 @@ class SimEnv:
             "foot_contact": view.foot_contact.clone(),
             "episode_steps": self._episode_steps.clone(),
             "push_in_s": self._push_in_s.clone(),
+            "num_steps": self._num_steps,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -365,6 +373,7 @@ class SimEnv:
             getattr(self.view, name).copy_(state[name])
         self._episode_steps.copy_(state["episode_steps"])
         self._push_in_s.copy_(state["push_in_s"])
+        self._num_steps = state["num_steps"]
         self.view = replace(self.view)
 
     def observe(self) -> api.Obs:
@@ -542,7 +551,8 @@ class _Group:
         value = torch.cat(parts, -1)
         if noise and self._noise.numel():
             noisy = value[:, self._noisy]
-            noisy += noise * self._noise * (2.0 * torch.rand(noisy.shape, generator=generator) - 1)
+            drawn = torch.empty_like(noisy).uniform_(-noise, noise, generator=generator)
+            noisy += drawn.mul_(self._noise)
         if self._scaled:
             value *= self._scale
         if self._clipped:

@@ -1,7 +1,8 @@
 """What a robot is told to do: generators whose values every step may change.
 
 A command is advanced before the step's rewards, so that they compare the state with what was asked
-for this very moment, and drawn anew after them where its time is over.
+for this very moment. Where its time is over it is drawn anew after them, every few steps: to draw
+for many environments takes hardly longer than for a few.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +16,6 @@ from torch import Generator, Tensor
 
 from robo_rl import api
 from robo_rl.tasks.terms.rotations import (
-    about_z,
     conjugate,
     from_euler,
     from_vector,
@@ -168,6 +168,11 @@ class BaseTwist(CommandState):
         self.left_s[ids] = torch.inf
 
 
+def is_moving(base_twist: Tensor) -> Tensor:
+    """Whether a base (N, 3) should move, (N,) bool."""
+    return base_twist.abs().amax(-1) > 0.0
+
+
 GAITS = {
     #        phase offsets FL FR RL RR, share of a stride on the ground, strides per second
     "walk": ((0.0, 0.5, 0.75, 0.25), 0.75, 1.25),
@@ -240,12 +245,12 @@ class Gait(CommandState):
     def advance(self, view: View) -> None:
         super().advance(view)
         self.clock += self.values["gait_moves"] * self._rate[self.kind] * view.layout.step_s
-        self.clock %= 1.0
+        self.clock.frac_()
         self._write(view, slice(None))
 
     def renew(self, view: View) -> None:
         super().renew(view)
-        self._write(view, slice(None))  # the base may have been told to stand, or to move
+        self._write(view, slice(None))  # a base may just have been told to stand, or to move
 
     def hold(self, value: Tensor, ids: Tensor) -> None:
         self.kind[ids] = value[:, 0].round().long().clamp(0, len(GAITS) - 1)
@@ -255,8 +260,8 @@ class Gait(CommandState):
     def _write(self, view: View, ids: Tensor | slice) -> None:
         kind = self.kind[ids]
         duty = self._duty[kind]
-        moves = (view.command["base_twist"][ids].abs().amax(-1, keepdim=True) > 0.0).float()
-        phase = (self.clock[ids, None] + self._offsets[kind]) % 1.0
+        moves = is_moving(view.command["base_twist"][ids]).float()[:, None]
+        phase = (self.clock[ids, None] + self._offsets[kind]).frac()
         swing = moves * (phase >= duty)
         through = ((phase - duty) / (1.0 - duty)).clamp(min=0.0)
         lift = swing * self.swing_height[ids, None] * torch.sin(torch.pi * through) ** 2
@@ -344,12 +349,15 @@ def enters(start: Tensor, end: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 class EePath(CommandState):
     """Values, all in the task frame: ee_pos (N, 3) [m], ee_quat_wxyz (N, 4), ee_twist (N, 6)
-    [m/s, rad/s] and the path's end, ee_goal_pos (N, 3), ee_goal_quat_wxyz (N, 4).
+    [m/s, rad/s] and ee_left (N, 6), the way [m] and the turn [rad] from here to the path's end.
 
     A path is kept in the frame of its anchor: the task frame itself, or, for a path fixed in the
-    world, the task frame as it stood when the path was drawn.
+    world, the task frame as it stood when the path was drawn. An episode starts at rest, where the
+    end-effector is; the first path is drawn with the next ones of others.
     """
 
+    HELD_AHEAD_S = 0.5
+    """How far ahead on its way the end of a held path is taken to be [s]."""
     FIELDS = ("x", "y", "z", "roll", "pitch", "yaw", "vx", "vy", "vz", "wx", "wy", "wz")
 
     def __init__(self, cfg: EePathCfg, name: str, num_envs: int, generator: Generator) -> None:
@@ -372,15 +380,12 @@ class EePath(CommandState):
             "ee_pos": torch.zeros(num_envs, 3),
             "ee_quat_wxyz": one.repeat(num_envs, 1),
             "ee_twist": torch.zeros(num_envs, 6),
-            "ee_goal_pos": torch.zeros(num_envs, 3),
-            "ee_goal_quat_wxyz": one.repeat(num_envs, 1),
+            "ee_left": torch.zeros(num_envs, 6),
         }
         self.path = {
             "pos": torch.zeros(num_envs, 3),
             "quat": one.repeat(num_envs, 1),
             "twist": torch.zeros(num_envs, 6),
-            "goal_pos": torch.zeros(num_envs, 3),
-            "goal_quat": one.repeat(num_envs, 1),
             "moving_s": torch.zeros(num_envs),
             "anchor_w": torch.zeros(num_envs, 3),
             "anchor_yaw_wxyz": one.repeat(num_envs, 1),
@@ -388,9 +393,11 @@ class EePath(CommandState):
         self.in_world = torch.zeros(num_envs, dtype=torch.bool)
 
     def draw(self, ids: Tensor, view: View, *, fresh: bool) -> None:
+        if fresh:
+            self._rest(ids, view)
+            return
         cfg, num = self.cfg, len(ids)
-        start_pos = (view.ee_pos_t if fresh else self.values["ee_pos"])[ids]
-        start_quat = (view.ee_quat_wxyz_t if fresh else self.values["ee_quat_wxyz"])[ids]
+        start_pos, start_quat = self.values["ee_pos"][ids], self.values["ee_quat_wxyz"][ids]
         goal_pos, goal_quat = self._goals(start_pos)
         way = goal_pos - start_pos
         turn = rotation_between(start_quat, goal_quat)
@@ -398,11 +405,9 @@ class EePath(CommandState):
         speed, rest, chance = drawn.unbind(-1)
         takes = torch.maximum(length(way) / speed, length(turn) / cfg.turn_speed)
         takes = takes.clamp(min=view.layout.step_s)
-        moves = view.command["base_twist"][ids].abs().amax(-1) > 0.0
-        in_world = moves & (chance < cfg.in_world)
+        in_world = is_moving(view.command["base_twist"][ids]) & (chance < cfg.in_world)
         path = self.path
         path["pos"][ids], path["quat"][ids] = start_pos, start_quat
-        path["goal_pos"][ids], path["goal_quat"][ids] = goal_pos, goal_quat
         path["twist"][ids] = torch.cat([way, turn], -1) / takes[:, None]
         path["moving_s"][ids] = takes
         self.fix_in_world(view, ids)
@@ -410,6 +415,13 @@ class EePath(CommandState):
         longest = torch.where(in_world, torch.tensor(cfg.in_world_s), torch.inf)
         self.left_s[ids] = torch.minimum(takes + rest, longest)
         self._write(view, ids)
+
+    def _rest(self, ids: Tensor, view: View) -> None:
+        path = self.path
+        path["pos"][ids], path["quat"][ids] = view.ee_pos_t[ids], view.ee_quat_wxyz_t[ids]
+        path["twist"][ids], path["moving_s"][ids] = 0.0, 0.0
+        self.in_world[ids], self.left_s[ids] = False, 0.0
+        self._write_own(ids)
 
     def _goals(self, start_pos: Tensor) -> tuple[Tensor, Tensor]:
         """Poses (n, 3), (n, 4) whose straight way from start_pos (n, 3) keeps out of the box; the
@@ -423,28 +435,26 @@ class EePath(CommandState):
         first = free.float().argmax(1)
         place = places[torch.arange(num), first]
         place = torch.where(free.any(1)[:, None], place, start_pos)
-        tilt = uniform(self.generator, num, cfg.roll, cfg.pitch, cfg.yaw)
-        away = torch.atan2(place[:, 1], place[:, 0])
-        return place, multiply(about_z(away), from_euler(tilt))
+        angles = uniform(self.generator, num, cfg.roll, cfg.pitch, cfg.yaw)
+        angles[:, 2] += torch.atan2(place[:, 1], place[:, 0])
+        return place, from_euler(angles)
 
     def advance(self, view: View) -> None:
         super().advance(view)
         path, step = self.path, view.layout.step_s
-        now = path["moving_s"].clamp(max=step)[:, None]
-        path["pos"] += now * path["twist"][:, :3]
-        turned = multiply(from_vector(now * path["twist"][:, 3:]), path["quat"])
-        path["quat"].copy_(torch.nn.functional.normalize(turned, dim=-1))
+        now = path["moving_s"].clamp(max=step)[:, None] * path["twist"]
+        path["pos"] += now[:, :3]
+        turned = multiply(from_vector(now[:, 3:]), path["quat"])
+        torch.div(turned, length(turned)[:, None], out=path["quat"])
         path["moving_s"].sub_(step).clamp_(min=0.0)
         path["twist"] *= path["moving_s"][:, None] > 0.0
         self._write(view, slice(None))
 
     def hold(self, value: Tensor, ids: Tensor) -> None:
-        """From this pose on along this twist, for ever; its end is half a second ahead."""
-        path, quat, twist = self.path, from_euler(value[:, 3:6]), value[:, 6:]
-        ahead_s = 0.5
-        path["pos"][ids], path["quat"][ids], path["twist"][ids] = value[:, :3], quat, twist
-        path["goal_pos"][ids] = value[:, :3] + ahead_s * twist[:, :3]
-        path["goal_quat"][ids] = multiply(from_vector(ahead_s * twist[:, 3:]), quat)
+        """From this pose on along this twist, for ever; its end is always HELD_AHEAD_S ahead."""
+        path = self.path
+        path["pos"][ids], path["quat"][ids] = value[:, :3], from_euler(value[:, 3:6])
+        path["twist"][ids] = value[:, 6:]
         path["moving_s"][ids] = torch.inf
         self.in_world[ids] = False
         self.left_s[ids] = torch.inf
@@ -460,9 +470,9 @@ class EePath(CommandState):
     def _write_own(self, ids: Tensor | slice) -> None:
         values, path = self.values, self.path
         values["ee_pos"][ids], values["ee_quat_wxyz"][ids] = path["pos"][ids], path["quat"][ids]
-        values["ee_twist"][ids] = path["twist"][ids]
-        values["ee_goal_pos"][ids] = path["goal_pos"][ids]
-        values["ee_goal_quat_wxyz"][ids] = path["goal_quat"][ids]
+        twist, left_s = path["twist"][ids], path["moving_s"][ids]
+        left_s = torch.where(left_s.isinf(), self.HELD_AHEAD_S, left_s)
+        values["ee_twist"][ids], values["ee_left"][ids] = twist, left_s[:, None] * twist
 
     def _write(self, view: View, ids: Tensor | slice) -> None:
         """Values of rows ids of a view."""
@@ -472,20 +482,17 @@ class EePath(CommandState):
         if not len(rows):
             return
         rows = rows if isinstance(ids, slice) else ids[rows]
-        path = {name: value[rows] for name, value in self.path.items()}
-        heading = view.heading_wxyz[rows]
-        turn = multiply(conjugate(heading), path["anchor_yaw_wxyz"])
-        shift = rotate_inverse(heading, path["anchor_w"] - view.origin_w[rows])
-        pos = shift + rotate(turn, path["pos"])
-        linear = rotate(turn, path["twist"][:, :3]) - view.frame_vel_t(pos, rows)
-        angular = rotate(turn, path["twist"][:, 3:])
-        angular[:, 2] -= view.heading_rate[rows]
-        values = self.values
+        values, path, heading = self.values, self.path, view.heading_wxyz[rows]
+        turn = multiply(conjugate(heading), path["anchor_yaw_wxyz"][rows])
+        shift = rotate_inverse(heading, path["anchor_w"][rows] - view.origin_w[rows])
+        pos = shift + rotate(turn, path["pos"][rows])
+        own = torch.cat([values["ee_twist"][rows], values["ee_left"][rows]], -1)
+        turned = rotate(turn[:, None], own.view(-1, 4, 3)).view(-1, 12)
+        turned[:, :3] -= view.frame_vel_t(pos, rows)
+        turned[:, 5] -= view.heading_rate[rows]
         values["ee_pos"][rows] = pos
-        values["ee_quat_wxyz"][rows] = multiply(turn, path["quat"])
-        values["ee_twist"][rows] = torch.cat([linear, angular], -1)
-        values["ee_goal_pos"][rows] = shift + rotate(turn, path["goal_pos"])
-        values["ee_goal_quat_wxyz"][rows] = multiply(turn, path["goal_quat"])
+        values["ee_quat_wxyz"][rows] = multiply(turn, path["quat"][rows])
+        values["ee_twist"][rows], values["ee_left"][rows] = turned[:, :6], turned[:, 6:]
 
     def state_dict(self) -> dict[str, Any]:
         own = {f"path.{name}": value.clone() for name, value in self.path.items()}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from robo_rl.tasks.terms.rotations import two_columns
 from robo_rl.tasks.terms.term import AXIAL, POLAR, Observation, Signs
-from robo_rl.tasks.terms.view import View, rotation_between
+from robo_rl.tasks.terms.view import View
 
 
 def exact(terms: Mapping[str, Observation]) -> dict[str, Observation]:
@@ -157,9 +157,7 @@ class EeGoal(Observation):
     signs: ClassVar[Signs] = (1.0, -1.0, 1.0, -1.0, 1.0, -1.0)
 
     def __call__(self, view: View) -> Tensor:
-        command = view.command
-        turn = rotation_between(command["ee_quat_wxyz"], command["ee_goal_quat_wxyz"])
-        return torch.cat([command["ee_goal_pos"] - command["ee_pos"], turn], -1)
+        return view.command["ee_left"]
 
 
 @dataclass(frozen=True, kw_only=True)

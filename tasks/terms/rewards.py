@@ -16,7 +16,7 @@ from robo_rl.tasks.terms.view import View
 
 
 def _kernel(squared_error: Tensor, std: float) -> Tensor:
-    return torch.exp(-squared_error / std**2)
+    return torch.exp(squared_error * (-1.0 / std**2))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+_TINY = 1e-30
+"""Divides a sine of nothing: the quotient, finite, is multiplied by nothing."""
+
 
 def length(vector: Tensor) -> Tensor:
     """Of vectors (*B, D), (*B,)."""
@@ -39,19 +42,16 @@ def conjugate(quat_wxyz: Tensor) -> Tensor:
 def from_vector(vector: Tensor) -> Tensor:
     """Quaternion (*B, 4) of rotation vectors (*B, 3) [rad]: axis times angle."""
     angle = length(vector)[..., None]
-    # sin(a/2) / a, whose limit at 0 is 1/2
-    ratio = 0.5 * torch.sinc(angle / (2.0 * torch.pi))
+    ratio = torch.sin(0.5 * angle) / angle.clamp(min=_TINY)
     return torch.cat([torch.cos(0.5 * angle), ratio * vector], -1)
 
 
 def to_vector(quat_wxyz: Tensor) -> Tensor:
     """Rotation vector (*B, 3) [rad], of the shorter way round: at most pi long."""
-    quat = torch.where(quat_wxyz[..., :1] < 0.0, -quat_wxyz, quat_wxyz)
-    w, axis = quat[..., :1], quat[..., 1:]
+    w, axis = quat_wxyz[..., :1], quat_wxyz[..., 1:]
     sine = length(axis)[..., None]
-    angle = 2.0 * torch.atan2(sine, w)
-    # angle / sine, whose limit at 0 is 2
-    return axis * torch.where(sine < 1e-6, 2.0, angle / sine.clamp(min=1e-6))
+    angle = 2.0 * torch.atan2(sine, w.abs())
+    return axis * torch.copysign(angle / sine.clamp(min=_TINY), w)
 
 
 def from_euler(roll_pitch_yaw: Tensor) -> Tensor:
@@ -59,14 +59,9 @@ def from_euler(roll_pitch_yaw: Tensor) -> Tensor:
     then yaw about the fixed z."""
     cosine, sine = torch.cos(0.5 * roll_pitch_yaw), torch.sin(0.5 * roll_pitch_yaw)
     (cr, cp, cy), (sr, sp, sy) = cosine.unbind(-1), sine.unbind(-1)
+    cc, ss, sc, cs = cr * cp, sr * sp, sr * cp, cr * sp
     return torch.stack(
-        [
-            cr * cp * cy + sr * sp * sy,
-            sr * cp * cy - cr * sp * sy,
-            cr * sp * cy + sr * cp * sy,
-            cr * cp * sy - sr * sp * cy,
-        ],
-        -1,
+        [cc * cy + ss * sy, sc * cy - cs * sy, cs * cy + sc * sy, cc * sy - ss * cy], -1
     )
 
 
@@ -95,15 +90,9 @@ def two_columns(quat_wxyz: Tensor) -> Tensor:
 
     Source: Zhou et al. 2019, arXiv:1812.07035.
     """
-    w, x, y, z = quat_wxyz.unbind(-1)
+    w, x, y, z = (2**0.5 * quat_wxyz).unbind(-1)
+    xy, wz, one_less_zz = x * y, w * z, 1.0 - z * z
     return torch.stack(
-        [
-            1 - 2 * (y * y + z * z),
-            2 * (x * y + w * z),
-            2 * (x * z - w * y),
-            2 * (x * y - w * z),
-            1 - 2 * (x * x + z * z),
-            2 * (y * z + w * x),
-        ],
+        [one_less_zz - y * y, xy + wz, x * z - w * y, xy - wz, one_less_zz - x * x, y * z + w * x],
         -1,
     )

@@ -118,9 +118,25 @@ class View:
         return rotate_inverse(self.state.base_quat_wxyz, self.state.base_lin_vel_w)
 
     @cached_property
+    def _yaw(self) -> Tensor:
+        return yaw_of(self.state.base_quat_wxyz)
+
+    @cached_property
     def heading_wxyz(self) -> Tensor:
         """(N, 4): turns the task frame's axes into the world's."""
-        return about_z(yaw_of(self.state.base_quat_wxyz))
+        return about_z(self._yaw)
+
+    @cached_property
+    def _vectors_t(self) -> Tensor:
+        """(N, V, 3): the base's velocity and, of the end-effector, its place seen from the base's
+        origin, its velocity and its angular velocity: turned into the task frame together."""
+        state, vectors = self.state, [self.state.base_lin_vel_w]
+        if state.ee_pos_w.shape[-1]:
+            from_base = state.ee_pos_w - state.base_pos_w
+            vectors += [from_base, state.ee_lin_vel_w, state.ee_ang_vel_w]
+        x, y, z = torch.stack(vectors, 1).unbind(-1)
+        cosine, sine = self._yaw.cos()[:, None], self._yaw.sin()[:, None]
+        return torch.stack([cosine * x + sine * y, cosine * y - sine * x, z], -1)
 
     @cached_property
     def origin_w(self) -> Tensor:
@@ -146,7 +162,7 @@ class View:
     @cached_property
     def base_lin_vel_t(self) -> Tensor:
         """(N, 3) [m/s]: the base's velocity over the ground, along the task frame's axes."""
-        return rotate_inverse(self.heading_wxyz, self.state.base_lin_vel_w)
+        return self._vectors_t[:, 0]
 
     @cached_property
     def base_twist_t(self) -> Tensor:
@@ -156,7 +172,7 @@ class View:
     @cached_property
     def ee_pos_t(self) -> Tensor:
         """(N, 3) [m]."""
-        return rotate_inverse(self.heading_wxyz, self.state.ee_pos_w - self.origin_w)
+        return self._raised(self.state.base_pos_w[:, 2])
 
     @cached_property
     def ee_quat_wxyz_t(self) -> Tensor:
@@ -166,15 +182,14 @@ class View:
     @cached_property
     def ee_lin_vel_t(self) -> Tensor:
         """(N, 3) [m/s]: as seen by one who stands in the moving task frame."""
-        over_ground = rotate_inverse(self.heading_wxyz, self.state.ee_lin_vel_w)
-        return over_ground - self.frame_vel_t(self.ee_pos_t)
+        return self._vectors_t[:, 2] - self.frame_vel_t(self.ee_pos_t)
 
     @cached_property
     def ee_ang_vel_t(self) -> Tensor:
         """(N, 3) [rad/s]: as seen by one who stands in the turning task frame."""
-        turning = torch.zeros_like(self.state.ee_ang_vel_w)
-        turning[:, 2] = self.heading_rate
-        return rotate_inverse(self.heading_wxyz, self.state.ee_ang_vel_w) - turning
+        value = self._vectors_t[:, 3].clone()
+        value[:, 2] -= self.heading_rate
+        return value
 
     def frame_vel_t(self, point_t: Tensor, ids: Tensor | slice = slice(None)) -> Tensor:
         """(n, 3) [m/s]: how fast points (n, 3) fixed in the task frames of rows ids move over the
@@ -188,8 +203,12 @@ class View:
     def ee_pos_measured_t(self) -> Tensor:
         """(N, 3) [m]: what ee_pos_t is if the base is at its default height: from joint encoders
         and gravity alone."""
-        arm = rotate_inverse(self.heading_wxyz, self.state.ee_pos_w - self.state.base_pos_w)
-        return arm + arm.new_tensor([0.0, 0.0, self.layout.base_height])
+        return self._raised(self.layout.base_height)
+
+    def _raised(self, height: Tensor | float) -> Tensor:
+        value = self._vectors_t[:, 1].clone()
+        value[:, 2] += height
+        return value
 
     @cached_property
     def ee_pos_error_t(self) -> Tensor:

@@ -93,7 +93,7 @@ def ride(view: View, base_twist: Tensor) -> View:
 
 
 def path_of(cfg: EePathCfg, num: int, *, moves: bool = False) -> tuple[EePath, View]:
-    """Paths of num robots that have just been reset."""
+    """The first paths of num robots."""
     generator = torch.Generator().manual_seed(0)
     base = BaseTwistCfg(forward=(0.4, 0.4), left=(0.2, 0.2), turn=(0.5, 0.5), standing=0.0)
     driving = base.build("base", num, generator)
@@ -102,7 +102,17 @@ def path_of(cfg: EePathCfg, num: int, *, moves: bool = False) -> tuple[EePath, V
     if moves:
         driving.reset(torch.arange(num), view)
     ee.reset(torch.arange(num), view)
+    assert not ee.values["ee_left"].any()  # an episode starts at rest, where the gripper is
+    np.testing.assert_allclose(ee.values["ee_pos"], view.ee_pos_t)
+    ee.renew(view)
     return ee, view
+
+
+def goal_of(ee: EePath) -> tuple[Tensor, Tensor]:
+    """The end of each path: place and orientation."""
+    left = ee.values["ee_left"]
+    turned = multiply(from_vector(left[:, 3:]), ee.values["ee_quat_wxyz"])
+    return ee.values["ee_pos"] + left[:, :3], turned
 
 
 def snapshot(command: CommandState) -> dict[str, Tensor]:
@@ -112,10 +122,9 @@ def snapshot(command: CommandState) -> dict[str, Tensor]:
 def test_a_path_keeps_its_speed_ends_at_its_goal_and_rests() -> None:
     cfg = EePathCfg(speed=(0.2, 0.6), rest_s=(0.3, 0.3), in_world=0.0)
     ee, view = path_of(cfg, 200)
-    np.testing.assert_allclose(ee.values["ee_pos"], view.ee_pos_t)  # from where the gripper is
     start, whole = snapshot(ee), ee.left_s.clone()
-    goal, twist = start["ee_goal_pos"], start["ee_twist"]
-    turn = rotation_between(start["ee_quat_wxyz"], start["ee_goal_quat_wxyz"])
+    (goal, goal_quat), twist = goal_of(ee), start["ee_twist"]
+    turn = rotation_between(start["ee_quat_wxyz"], goal_quat)
     speed, spin = length(twist[:, :3]), length(twist[:, 3:])
     assert (speed <= cfg.speed[1] + 1e-5).all()
     assert (spin <= cfg.turn_speed + 1e-5).all()
@@ -140,8 +149,10 @@ def test_a_path_keeps_its_speed_ends_at_its_goal_and_rests() -> None:
         np.testing.assert_allclose(went[moving], STEP_S * twist[moving], atol=2e-6)
         np.testing.assert_allclose(now["ee_twist"][moving], twist[moving])
         np.testing.assert_allclose(now["ee_pos"][arrived], goal[arrived], atol=3e-5)
-        left = rotation_between(now["ee_quat_wxyz"], now["ee_goal_quat_wxyz"])
-        np.testing.assert_allclose(left[arrived], 0.0, atol=1e-4)
+        off = rotation_between(now["ee_quat_wxyz"], goal_quat)
+        np.testing.assert_allclose(off[arrived], 0.0, atol=1e-4)
+        left = torch.cat([goal - now["ee_pos"], off], -1)
+        np.testing.assert_allclose(now["ee_left"], left, atol=1e-4)
         assert not now["ee_twist"][arrived].any()
         before = now
         if not (ee.left_s > 0.0).any():
@@ -154,12 +165,12 @@ def test_a_new_path_starts_where_the_last_one_was() -> None:
     ee, view = path_of(EePathCfg(in_world=0.0), 50)
     for _ in range(300):
         ee.advance(view)
-        before = snapshot(ee)
+        before, goal = snapshot(ee), goal_of(ee)[0]
         drawn = ee.left_s <= 0.0
         ee.renew(view)
         assert torch.equal(ee.values["ee_pos"], before["ee_pos"])
         assert torch.equal(ee.values["ee_quat_wxyz"], before["ee_quat_wxyz"])
-        other = (ee.values["ee_goal_pos"] != before["ee_goal_pos"]).any(-1)
+        other = length(goal_of(ee)[0] - goal) > 1e-6
         assert not (other & ~drawn).any()
 
 
@@ -168,7 +179,7 @@ def test_goals_are_in_their_ranges_and_paths_keep_out_of_the_box() -> None:
     ee, view = path_of(cfg, 2000)
     low, high = torch.tensor(cfg.keep_out).T
     for _ in range(3):
-        start, goal = ee.values["ee_pos"].clone(), ee.values["ee_goal_pos"]
+        start, goal = ee.values["ee_pos"].clone(), goal_of(ee)[0]
         moves = length(goal - start) > 1e-6
         assert moves.float().mean() > 0.8
         radius, azimuth = length(goal[moves, :2]), torch.atan2(goal[moves, 1], goal[moves, 0])
@@ -191,7 +202,7 @@ def test_goals_are_in_their_ranges_and_paths_keep_out_of_the_box() -> None:
 def test_goals_look_away_from_the_robot_within_their_angles() -> None:
     level = EePathCfg(roll=(0.0, 0.0), pitch=(0.0, 0.0), yaw=(0.0, 0.0), in_world=0.0)
     ee, _ = path_of(level, 100)
-    goal, quat = ee.values["ee_goal_pos"], ee.values["ee_goal_quat_wxyz"]
+    goal, quat = goal_of(ee)
     ahead = rotate(quat, torch.tensor([1.0, 0.0, 0.0]).expand(100, 3))
     outwards = torch.nn.functional.normalize(goal[:, :2], dim=-1)
     np.testing.assert_allclose(ahead[:, :2], outwards, atol=1e-5)
@@ -273,6 +284,8 @@ def test_a_held_path_goes_on_along_its_twist_for_ever() -> None:
             (turned * now["ee_quat_wxyz"][ids]).sum(-1).abs(), 1.0, atol=1e-5
         )
         np.testing.assert_allclose(now["ee_twist"][ids], value[:, 6:], atol=1e-6)
+        # Its end is always half a second ahead.
+        np.testing.assert_allclose(now["ee_left"][ids], 0.5 * value[:, 6:], atol=1e-6)
     ee.release()
     ee.reset(torch.arange(3), view)
     assert torch.isfinite(ee.left_s).all()

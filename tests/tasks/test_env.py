@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from robo_rl import api, registry
 from robo_rl.tasks.backends.mujoco_batch import MujocoSim
-from robo_rl.tasks.env import NOMINAL, Randomise, SimEnv, TaskCfg
+from robo_rl.tasks.env import NOMINAL, RENEW_STEPS, Randomise, SimEnv, TaskCfg
 from robo_rl.tasks.robots.robot import Robot
 from robo_rl.tasks.terms import metrics as m
 from robo_rl.tasks.terms import observations as o
@@ -24,7 +24,7 @@ STEP_S = 0.02
 
 
 class Clock(CommandState):
-    """Counts steps; starts again at 0 after three."""
+    """Counts steps; its time is over after three, and after each step from then on."""
 
     def __init__(self, name: str, num_envs: int, generator: Generator) -> None:
         spec = api.Command(name=name, fields=("ticks",), units=("1",), low=(0.0,), high=(9.0,))
@@ -147,13 +147,14 @@ def copied(step: api.Step) -> dict[str, Tensor]:
 def test_rewards_see_the_command_of_the_moment_and_observations_the_next(cfg: TaskCfg) -> None:
     env = quiet(cfg).build(num_envs=2)
     seen, earned = [], []
-    for action, _ in zip(actions(2), range(7), strict=False):
+    for action, _ in zip(actions(2), range(2 * RENEW_STEPS + 1), strict=False):
         step = env.step(action)
         seen.append(float(step.obs["actor"][0, -1, -1]))
         earned.append(float(step.metrics["reward/one/ticks"][0]) / (2.0 * STEP_S))
-    # The third tick is rewarded before the command is drawn anew, and observed after.
-    np.testing.assert_allclose(earned, [1, 2, 3, 1, 2, 3, 1], rtol=1e-6)
-    np.testing.assert_allclose(seen, [1, 2, 0, 1, 2, 0, 1])
+    # Commands whose time is over are drawn anew every fifth step: its tick is rewarded before, and
+    # observed after.
+    np.testing.assert_allclose(earned, [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1], rtol=1e-6)
+    np.testing.assert_allclose(seen, [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1])
 
 
 def test_groups_are_sums_of_weighted_terms_per_second_and_zero_weights_are_left_out(
@@ -300,16 +301,19 @@ def test_a_run_taken_up_again_in_a_new_environment_is_bit_equal(cfg: TaskCfg) ->
     assert same(expected, run(env, 50, seed=1))
 
 
-def test_a_state_is_made_of_tensors_and_is_not_changed_by_going_on(cfg: TaskCfg) -> None:
+def test_a_state_is_made_of_tensors_and_numbers_and_is_not_changed_by_going_on(
+    cfg: TaskCfg,
+) -> None:
     env = cfg.build(num_envs=2)
 
     def leaves(tree: Mapping[str, Any]) -> Iterator[Tensor]:
         for value in tree.values():
             if isinstance(value, Mapping):
                 yield from leaves(value)
-            else:
-                assert isinstance(value, Tensor)
+            elif isinstance(value, Tensor):
                 yield value
+            else:
+                assert isinstance(value, int | float | str)
 
     state = env.state_dict()
     before = [leaf.clone() for leaf in leaves(state)]
