@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 Obs = Mapping[str, Tensor]
-"""Observation groups by name: (N, O) float32, or (N, H, O) for a group with history, oldest first."""
+"""Observation groups by name: (N, O) float32, or (N, H, O) with history, oldest first."""
 
 Memory = Mapping[str, Tensor]
 """What a policy remembers between steps, each (N, ...); empty for most."""

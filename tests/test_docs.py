@@ -62,7 +62,7 @@ def test_a_command_of_the_docs_runs(
 ) -> None:
     monkeypatch.chdir(work)
     (run, *_) = (work / "runs" / "go2_arx5-twist").iterdir()
-    words = shlex.split(re.sub(r"runs/\S*|\bRUN\b", str(run), command))[1:]
+    words = shlex.split(re.sub(r"runs/\S*?\.\.\.|runs/\S*|\bRUN\b", str(run), command))[1:]
     if words[0] == "train" and "--resume" in words:
         words = [*words[: words.index("latest") + 1], "--iterations", "2"]
     elif words[0] == "train" and "--help" not in words:

@@ -2,7 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import pi, sqrt
 from pathlib import Path
@@ -295,6 +295,7 @@ def test_a_task_without_the_metrics_is_refused() -> None:
 def test_another_rooms_task_is_refused() -> None:
     class Foreign:
         name, score = "foreign", "return"
+        train: Mapping[str, Any] = {}
 
         def build(self, *, num_envs: int, device: str, seed: int) -> SimEnv:
             raise NotImplementedError
