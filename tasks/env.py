@@ -330,7 +330,7 @@ class SimEnv:
             )
         held.hold(value.float(), rows)
         for command in self.command_states.values():
-            command.renew(self.view)
+            command.follow(self.view)
         self.view = self.view.recommanded()
         self._observe(ids, again=True)
 

@@ -93,6 +93,10 @@ class CommandState(ABC):
         ids = torch.nonzero(self.left_s <= 0.0).flatten()
         if len(ids):
             self.draw(ids, view, fresh=False)
+        self.follow(view)
+
+    def follow(self, view: View) -> None:  # noqa: B027 (most look at no other command)
+        """Bring values up to date that follow from other commands."""
 
     def release(self) -> None:
         """Nobody holds it any more."""
@@ -248,9 +252,8 @@ class Gait(CommandState):
         self.clock.frac_()
         self._write(view, slice(None))
 
-    def renew(self, view: View) -> None:
-        super().renew(view)
-        self._write(view, slice(None))  # a base may just have been told to stand, or to move
+    def follow(self, view: View) -> None:
+        self._write(view, slice(None))
 
     def hold(self, value: Tensor, ids: Tensor) -> None:
         self.kind[ids] = value[:, 0].round().long().clamp(0, len(GAITS) - 1)
