@@ -208,6 +208,17 @@ def test_a_reset_puts_rows_where_it_says_and_touches_no_other(walker: Robot) -> 
             assert torch.equal(ours[others], theirs[others])
 
 
+def test_a_start_is_held_against_gravity_as_the_keyframe_holds_its_pose(walker: Robot) -> None:
+    leading = str(walker.mjcf).replace('ctrl="0.5 -0.6', 'ctrl="0.6 -0.8')  # arm and left knee
+    sim = simulate(replace(walker, mjcf=leading), 2)
+    start(sim, torch.arange(2))
+    lead = {"arm": 0.1, "L_knee": -0.2}
+    for i, joint in enumerate(walker.joints):
+        target = sim.batch.ctrl[:, sim.model.actuator(joint).id]
+        expected = sim.state.joint_pos[:, i] + lead.get(joint, 0.0)
+        np.testing.assert_allclose(target, expected, atol=1e-6)
+
+
 def test_what_no_policy_moves_starts_as_in_the_keyframe(walker: Robot) -> None:
     sim = simulate(walker, 2)
     start(sim, torch.arange(2))

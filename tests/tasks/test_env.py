@@ -186,6 +186,33 @@ def test_groups_are_sums_of_weighted_terms_per_second_and_zero_weights_are_left_
     assert step.cost.shape == (4, 0)
 
 
+def test_feet_are_clocked_from_take_off_to_landing(cfg: TaskCfg) -> None:
+    hops = replace(
+        quiet(cfg),
+        rewards={"one": {"air_time": r.AirTime(weight=1.0, threshold_s=0.0)}},
+        episode_length_s=10.0,
+    )
+    env = hops.build(num_envs=3)
+    env.set_command("base", torch.tensor([[0.5, 0.0, 0.0]]).repeat(3, 1))
+    contact, air = torch.ones(3, 2, dtype=torch.bool), torch.zeros(3, 2)
+    landings = 0
+    for k, action in zip(range(60), actions(3), strict=False):
+        if k % 20 == 5:
+            up = torch.tensor([[0.0, 0.0, 1.5, 0.0, 0.0, 0.0]])
+            env.push(up, torch.tensor([k // 20]))
+        step = env.step(action)
+        now = env.view.state.foot_force_w.norm(dim=-1) > 5.0
+        air += STEP_S
+        landed = now & ~contact
+        np.testing.assert_allclose(step.reward[:, 0], (air * landed).sum(-1), atol=1e-5)
+        air[now] = 0.0
+        np.testing.assert_allclose(env.view.foot_air_time, air, atol=1e-5)
+        assert torch.equal(env.view.foot_contact, now)
+        contact = now
+        landings += int(landed.sum())
+    assert landings >= 6
+
+
 def test_a_time_limit_truncates_and_an_end_of_the_task_terminates(cfg: TaskCfg) -> None:
     env = cfg.build(num_envs=3)
     assert env.spec.max_episode_steps == 20
