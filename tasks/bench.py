@@ -24,8 +24,7 @@ def throughput(
 
     The two take each step in turn, from the same states with the same controls, model, substeps
     and threads: what else runs on the machine slows both alike, and neither's robots fall more.
-    Episodes, commands and pushes are spread over their times, so that as many end in a step as in
-    a long training.
+    Episodes, commands and pushes are spread over their times, as in a long training.
     """
     env = registry.make(task, num_envs=num_envs, seed=seed)
     if not isinstance(env, SimEnv) or not isinstance(env.sim, MujocoSim):
@@ -34,7 +33,8 @@ def throughput(
         )
     sim, bare = env.sim, env.sim.bare()
     generator = torch.Generator().manual_seed(seed)
-    env.load_state_dict(_spread(env.state_dict(), env, generator))
+    env.reset(seed=seed, stagger=True)
+    env.load_state_dict(_spread(env.state_dict(), generator))
     env_rates, bare_rates = [], []
     for _ in range(repeats + 1):
         env_s = bare_s = 0.0
@@ -62,16 +62,8 @@ def throughput(
     }
 
 
-def _spread(state: dict[str, Any], env: SimEnv, generator: torch.Generator) -> dict[str, Any]:
-    """The state with every clock somewhere in its time."""
-    num = env.num_envs
-
-    def share() -> torch.Tensor:
-        return torch.rand(num, generator=generator)
-
-    assert env.spec.max_episode_steps is not None
-    state["episode_steps"] = (share() * env.spec.max_episode_steps).long()
-    state["push_in_s"] *= share()
-    for command in state["commands"].values():
-        command["left_s"] *= share()
+def _spread(state: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+    """The state with every command and push somewhere in its time."""
+    for left_s in (state["push_in_s"], *(c["left_s"] for c in state["commands"].values())):
+        left_s *= torch.rand(len(left_s), generator=generator)
     return state

@@ -354,9 +354,9 @@ class EePath(CommandState):
     """Values, all in the task frame: ee_pos (N, 3) [m], ee_quat_wxyz (N, 4), ee_twist (N, 6)
     [m/s, rad/s] and ee_left (N, 6), the way [m] and the turn [rad] from here to the path's end.
 
-    A path is kept in the frame of its anchor: the task frame itself, or, for a path fixed in the
-    world, the task frame as it stood when the path was drawn. An episode starts at rest, where the
-    end-effector is; the first path is drawn with the next ones of others.
+    A path is kept in the task frame, or, where it is fixed in the world, in the world's axes. An
+    episode starts at rest, where the end-effector is; the first path is drawn with the next ones of
+    others.
     """
 
     HELD_AHEAD_S = 0.5
@@ -390,8 +390,6 @@ class EePath(CommandState):
             "quat": one.repeat(num_envs, 1),
             "twist": torch.zeros(num_envs, 6),
             "moving_s": torch.zeros(num_envs),
-            "anchor_w": torch.zeros(num_envs, 3),
-            "anchor_yaw_wxyz": one.repeat(num_envs, 1),
         }
         self.in_world = torch.zeros(num_envs, dtype=torch.bool)
 
@@ -413,8 +411,8 @@ class EePath(CommandState):
         path["pos"][ids], path["quat"][ids] = start_pos, start_quat
         path["twist"][ids] = torch.cat([way, turn], -1) / takes[:, None]
         path["moving_s"][ids] = takes
-        self.fix_in_world(view, ids)
-        self.in_world[ids] = in_world
+        self.in_world[ids] = False
+        self.fix_in_world(view, ids[in_world])
         longest = torch.where(in_world, torch.tensor(cfg.in_world_s), torch.inf)
         self.left_s[ids] = torch.minimum(takes + rest, longest)
         self._write(view, ids)
@@ -466,8 +464,12 @@ class EePath(CommandState):
     def fix_in_world(self, view: View, ids: Tensor) -> None:
         """From now on the paths of rows ids of a view stay where they are in the world while the
         base moves."""
-        self.path["anchor_w"][ids] = view.origin_w[ids]
-        self.path["anchor_yaw_wxyz"][ids] = view.heading_wxyz[ids]
+        ids = ids[~self.in_world[ids]]
+        path, heading = self.path, view.heading_wxyz[ids]
+        path["pos"][ids] = view.origin_w[ids] + rotate(heading, path["pos"][ids])
+        path["quat"][ids] = multiply(heading, path["quat"][ids])
+        twist = path["twist"][ids].view(-1, 2, 3)
+        path["twist"][ids] = rotate(heading[:, None], twist).flatten(1)
         self.in_world[ids] = True
 
     def _write_own(self, ids: Tensor | slice) -> None:
@@ -486,16 +488,14 @@ class EePath(CommandState):
             return
         rows = rows if isinstance(ids, slice) else ids[rows]
         values, path, heading = self.values, self.path, view.heading_wxyz[rows]
-        turn = multiply(conjugate(heading), path["anchor_yaw_wxyz"][rows])
-        shift = rotate_inverse(heading, path["anchor_w"][rows] - view.origin_w[rows])
-        pos = shift + rotate(turn, path["pos"][rows])
-        own = torch.cat([values["ee_twist"][rows], values["ee_left"][rows]], -1)
-        turned = rotate(turn[:, None], own.view(-1, 4, 3)).view(-1, 12)
-        turned[:, :3] -= view.frame_vel_t(pos, rows)
-        turned[:, 5] -= view.heading_rate[rows]
-        values["ee_pos"][rows] = pos
-        values["ee_quat_wxyz"][rows] = multiply(turn, path["quat"][rows])
-        values["ee_twist"][rows], values["ee_left"][rows] = turned[:, :6], turned[:, 6:]
+        from_origin = path["pos"][rows] - view.origin_w[rows]
+        seen_w = torch.cat([from_origin, values["ee_twist"][rows], values["ee_left"][rows]], -1)
+        seen_t = rotate_inverse(heading[:, None], seen_w.view(-1, 5, 3)).view(-1, 15)
+        pos, twist, left = seen_t[:, :3], seen_t[:, 3:9], seen_t[:, 9:]
+        twist[:, :3] -= view.frame_vel_t(pos, rows)
+        twist[:, 5] -= view.heading_rate[rows]
+        values["ee_pos"][rows], values["ee_twist"][rows], values["ee_left"][rows] = pos, twist, left
+        values["ee_quat_wxyz"][rows] = multiply(conjugate(heading), path["quat"][rows])
 
     def state_dict(self) -> dict[str, Any]:
         own = {f"path.{name}": value.clone() for name, value in self.path.items()}

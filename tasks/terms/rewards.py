@@ -171,7 +171,7 @@ class Collision(_OfLimb):
 
     def __call__(self, view: View) -> Tensor:
         bodies = view.no_touch(self.limb)
-        return (view.state.undesired_contacts[:, bodies] > 0.0).float().sum(-1)
+        return (view.state.undesired_contacts[:, bodies] > 0.0).sum(-1, dtype=torch.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,9 +227,8 @@ class SwingForce(_Tracking):
     """1 less the kernel of the force [N] on feet that should swing, mean over feet; a penalty."""
 
     def __call__(self, view: View) -> Tensor:
-        force = view.state.foot_force_w.square().sum(-1)
         swing = 1.0 - view.command["foot_stance"]
-        return (swing * (1.0 - _kernel(force, self.std))).mean(-1)
+        return (swing * (1.0 - _kernel(view.foot_force.square(), self.std))).mean(-1)
 
 
 @dataclass(frozen=True, kw_only=True)

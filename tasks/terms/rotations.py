@@ -26,6 +26,12 @@ def rotate_inverse(quat_wxyz: Tensor, vector: Tensor) -> Tensor:
     return vector - w * cross + torch.cross(axis, cross, dim=-1)
 
 
+def up_in(quat_wxyz: Tensor) -> Tensor:
+    """The world's z axis in the axes of bodies that quaternions (*B, 4) turn, (*B, 3)."""
+    w, x, y, z = (2**0.5 * quat_wxyz).unbind(-1)
+    return torch.stack([x * z - w * y, y * z + w * x, 1.0 - x * x - y * y], -1)
+
+
 def multiply(a_wxyz: Tensor, b_wxyz: Tensor) -> Tensor:
     """The rotation b followed by a, (*B, 4)."""
     aw, av = a_wxyz[..., :1], a_wxyz[..., 1:]

@@ -17,6 +17,7 @@ from robo_rl.tasks.terms.rotations import (
     rotate,
     rotate_inverse,
     to_vector,
+    up_in,
     yaw_of,
 )
 
@@ -109,8 +110,12 @@ class View:
     @cached_property
     def gravity_b(self) -> Tensor:
         """(N, 3): the direction of gravity in the base's axes; (0, 0, -1) when level."""
-        down = self.state.base_pos_w.new_tensor([0.0, 0.0, -1.0])
-        return rotate_inverse(self.state.base_quat_wxyz, down.expand_as(self.state.base_pos_w))
+        return -up_in(self.state.base_quat_wxyz)
+
+    @cached_property
+    def foot_force(self) -> Tensor:
+        """(N, F) [N]: size of the force on each foot."""
+        return length(self.state.foot_force_w)
 
     @cached_property
     def base_lin_vel_b(self) -> Tensor:
