@@ -37,6 +37,8 @@ class ObsTerm:
     clip: float | None = None
     measured: bool = True
     """Whether a robot can measure it; a critic's group may hold what none can."""
+    meaning: str = ""
+    """What it is, in words: signs, order, what it is relative to."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ def override(cfg: T, mapping: Mapping[str, Any], where: str = "") -> T:
         where: the path of cfg itself, which errors begin with.
     """
     assert _is_dataclass(cfg)
+    _check_table(mapping, where or type(cfg).__name__)
     hints = _settable(type(cfg))
     changes = {}
     for key, value in mapping.items():
@@ -66,6 +67,7 @@ def override(cfg: T, mapping: Mapping[str, Any], where: str = "") -> T:
 
 def from_dict(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     """A dataclass tree from what `to_dict` gave, or any mapping with its required fields."""
+    _check_table(mapping, where or cls.__name__)
     hints = _settable(cls)
     # A table inside may be partial: its other fields are as this class sets them.
     defaults = {f.name: _default(f) for f in _fields(cls) if _is_dataclass(_default(f))}
@@ -107,7 +109,7 @@ def load_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of its bytes, grammar, numbers or depth
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
@@ -164,7 +166,11 @@ def _convert(value: Any, hint: Any, current: Any, where: str) -> Any:
 def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
     if hint is Any:
         return value
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{where} is an integer of more than the 64 bits that TOML has")
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if value != value:
+            raise _mismatch(value, "a number", where)
         return float(value)
     if hint is Path and isinstance(value, str | Path):
         return Path(value)
@@ -199,8 +205,7 @@ def _convert_literal(value: Any, choices: tuple[Any, ...], where: str) -> Any:
 
 
 def _convert_mapping(value: Any, hint: Any, current: Any, where: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise _mismatch(value, "a table", where)
+    _check_table(value, where)
     item_hint = (get_args(hint) or (str, Any))[1]
     merged = {} if current is _ABSENT or current is None else dict(current)
     for key, item in value.items():
@@ -255,6 +260,11 @@ def _construct(make: Callable[[], T], where: str) -> T:
         raise
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _check_table(value: Any, where: str) -> None:
+    if not isinstance(value, Mapping):
+        raise _mismatch(value, "a table", where)
 
 
 def _check_key(key: str, known: Iterable[str], path: str) -> None:

@@ -196,8 +196,9 @@ def _draw(
 
 def _check_folder(out: Path) -> None:
     """Refuse a folder whose content would be mixed with an export's."""
-    if out.exists() and not out.is_dir():
-        raise ExportError(f"{out} is a file; name a new or empty folder")
+    for path in (out, *out.parents):
+        if path.exists() and not path.is_dir():
+            raise ExportError(f"{path} is a file; name a new or empty folder")
     others = [path.name for path in out.iterdir()] if out.is_dir() else []
     if others and FILE not in others:
         raise ExportError(
@@ -216,7 +217,7 @@ def _provenance(path: Path) -> dict[str, Any]:
     return {
         "robo_rl": __version__,
         "torch": torch.__version__,
-        "checkpoint": str(path),
+        "checkpoint": path.name,
         "checkpoint_sha256": sha256(path),
         "algorithm": meta["algorithm"],
         "iteration": meta["iteration"],

@@ -10,9 +10,11 @@ The order of a step, and why:
    final_obs comes first because a reset overwrites what it is made of.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any, Literal
 
 import torch
@@ -73,7 +75,7 @@ class Randomise:
         for name in ("kp", "kd", "push_every_s"):
             if ranges[name][0] <= 0.0:
                 raise ValueError(f"{name} is {ranges[name]}; it must be above 0")
-        if self.noise < 0.0:
+        if not 0.0 <= self.noise < inf:
             raise ValueError(f"noise is {self.noise}; it is a factor, at least 0")
 
 
@@ -130,17 +132,19 @@ class TaskCfg:
     """Settings of a training that differ from the learner's own, as in a configuration file."""
 
     def __post_init__(self) -> None:
-        substeps = self.step_s / self.physics_s
-        if self.physics_s <= 0.0 or substeps < 1.0 or abs(substeps - round(substeps)) > 1e-6:
+        if not (0.0 < self.physics_s <= self.step_s < inf and _whole(self.step_s / self.physics_s)):
             raise ValueError(
                 f"step_s is {self.step_s} and physics_s {self.physics_s}; the first must be a "
                 f"whole number of times the second"
             )
-        if self.episode_length_s < self.step_s:
+        if not self.step_s <= self.episode_length_s < 1e9:
             raise ValueError(
                 f"episode_length_s is {self.episode_length_s}; an episode has at least one step "
-                f"of {self.step_s} s"
+                f"of {self.step_s} s, and an end"
             )
+        for group, steps in self.history.items():
+            if steps < 1:
+                raise ValueError(f"history of {group} is {steps}; 1 stacks nothing")
         require(list(self.history), list(self.observations), "observation group", self.name)
         require(list(self.head_of_limb.values()), list(self.rewards), "reward group", self.name)
         require(list(self.head_of_limb), list(self.robot.limbs), "limb", self.robot.name)
@@ -170,13 +174,14 @@ class TaskCfg:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Terms are many small operations: waking a second thread costs more than it saves, and with
-    another process on the machine a hundred times more."""
+def _light() -> Iterator[None]:
+    """Without gradients, on one thread: terms are many small operations, and waking a second
+    thread costs more than it saves, with another process on the machine a hundred times more."""
     num = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
         torch.set_num_threads(num)
 
@@ -254,7 +259,7 @@ class SimEnv:
             mirror=_mirrors(cfg, self._groups),
         )
 
-    @_one_thread()
+    @_light()
     def reset(self, *, seed: int | None = None, stagger: bool = False) -> api.Obs:
         """See `api.Env.reset`; held commands are let go."""
         if seed is not None:
@@ -270,7 +275,7 @@ class SimEnv:
             self._episode_steps.random_(groups, generator=self._generator).mul_(RENEW_STEPS)
         return self._observe()
 
-    @_one_thread()
+    @_light()
     def step(self, action: Tensor) -> api.Step:
         """See `api.Env.step`; the order is explained at the top of this file."""
         self._check_action(action)
@@ -319,12 +324,12 @@ class SimEnv:
             metrics=metrics,
         )
 
-    @_one_thread()
+    @_light()
     def set_command(self, name: str, value: Tensor, ids: Tensor | None = None) -> None:
         """Hold a command, (n, fields), and renew the observation already given."""
         require([name], list(self.command_states), "command", self.cfg.name)
         held = self.command_states[name]
-        rows = self._all if ids is None else ids
+        rows = self._rows(ids)
         expected = (len(rows), len(held.spec.fields))
         if tuple(value.shape) != expected or not bool(value.isfinite().all()):
             raise ValueError(
@@ -335,13 +340,15 @@ class SimEnv:
         for command in self.command_states.values():
             command.follow(self.view)
         self.view = self.view.recommanded()
-        self._observe(ids, again=True)
+        self._observe(None if ids is None else rows, again=True)
 
     def push(self, velocity: Tensor, ids: Tensor | None = None) -> None:
         """Add (n, 6) to the base's velocity in world axes [m/s, rad/s], as the next step begins."""
-        rows = self._all if ids is None else ids
-        if tuple(velocity.shape) != (len(rows), 6):
-            raise ValueError(f"velocity is {tuple(velocity.shape)}; it must be {(len(rows), 6)}")
+        rows = self._rows(ids)
+        if tuple(velocity.shape) != (len(rows), 6) or not bool(velocity.isfinite().all()):
+            raise ValueError(
+                f"velocity is {tuple(velocity.shape)}; it must be {(len(rows), 6)} and finite"
+            )
         self.sim.push(velocity, rows)
 
     def state_dict(self) -> dict[str, Any]:
@@ -366,6 +373,13 @@ class SimEnv:
         num = len(state["episode_steps"])
         if num != self.num_envs:
             raise ValueError(f"this is the state of {num} environments; here are {self.num_envs}")
+        theirs, ours = _shapes(state), _shapes(self.state_dict())
+        if theirs != ours:
+            raise ValueError(
+                f"this is no state of {self.cfg.name} as it is configured here: it has "
+                f"{dict(sorted(theirs - ours))} where this environment has "
+                f"{dict(sorted(ours - theirs))}"
+            )
         self.sim.load_state_dict(state["sim"])
         self._generator.set_state(state["generator"])
         for name, command in self.command_states.items():
@@ -386,6 +400,20 @@ class SimEnv:
     def close(self) -> None:
         """Release the simulator."""
         self.sim.close()
+
+    def _rows(self, ids: Tensor | None) -> Tensor:
+        """Row numbers (n,) of ids: numbers, a mask (N,), or None for all."""
+        if ids is None:
+            return self._all
+        if ids.dtype == torch.bool and ids.shape == self._all.shape:
+            return torch.nonzero(ids).flatten()
+        good = ids.dtype == torch.long and ids.dim() == 1
+        if not good or bool(((ids < 0) | (ids >= self.num_envs)).any()):
+            raise ValueError(
+                f"ids are {ids.dtype} of shape {tuple(ids.shape)}; they must be row numbers, int64 "
+                f"from 0 to {self.num_envs - 1}, or a mask of {self.num_envs}"
+            )
+        return ids
 
     def _check_action(self, action: Tensor) -> None:
         """Only on the CPU is the content looked at: elsewhere that would wait for the device."""
@@ -502,6 +530,26 @@ class SimEnv:
         self.sim.randomise(values)
 
 
+def _meaning(term: Observation) -> str:
+    """The first paragraph of a term's documentation, on one line."""
+    return " ".join((inspect.getdoc(term) or "").partition("\n\n")[0].split())
+
+
+def _whole(ratio: float) -> bool:
+    return abs(ratio - round(ratio)) < 1e-6
+
+
+def _shapes(state: Mapping[str, Any], prefix: str = "") -> set[tuple[str, tuple[int, ...]]]:
+    """Every tensor of nested tables by its path, with its shape."""
+    found = set()
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            found |= _shapes(value, f"{prefix}{name}.")
+        elif isinstance(value, Tensor):
+            found.add((f"{prefix}{name}", tuple(value.shape)))
+    return found
+
+
 class _Group:
     """One observation group: where its terms write, and what they wrote before.
 
@@ -584,6 +632,7 @@ class _Group:
                     noise=term.noise,
                     clip=term.clip,
                     measured=term.measured,
+                    meaning=_meaning(term),
                 )
             )
             scale += [term.scale] * size

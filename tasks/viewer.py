@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import math
 import os
 import queue
 import subprocess
@@ -188,6 +189,8 @@ def record(
     path = Path(path)
     if path.suffix not in (".mp4", ".gif"):
         raise ValueError(f"{path} is no video file; its name must end in .mp4 or .gif")
+    if not 0.0 < seconds < math.inf:
+        raise ValueError(f"a video of {seconds} s; its length must be finite and above 0")
     session = Session(env, policy, seed=seed)
     stride = max(1, round(1.0 / (FPS * env.spec.step_s)))
     frame_s = stride * env.spec.step_s
@@ -197,7 +200,7 @@ def record(
         if path.suffix == ".mp4"
         else {"duration": 1000.0 * frame_s, "loop": 0}
     )
-    images = frames(session, round(seconds / frame_s), stride=stride, size=size)
+    images = frames(session, max(1, round(seconds / frame_s)), stride=stride, size=size)
     first = next(images)
     video: Any = imageio.get_writer(path, **settings)
     with video:

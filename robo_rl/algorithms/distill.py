@@ -154,18 +154,21 @@ class Distill:
             path, spec = checkpoint.find(self.cfg.teacher), self.spec
             teacher = checkpoint.load_policy(path, device=self._device)
             saved = checkpoint.load_spec(path)
-            # It may be of another task, if what it reads and moves is the same.
+            # It may be of another task, if what it reads and moves is the same there.
             reads = teacher.obs_groups
             checkpoint.check_spec(
                 replace(
                     saved,
-                    name=spec.name,
                     obs={name: saved.obs[name] for name in reads},
                     action=replace(saved.action, heads=spec.action.heads),
                     heads=spec.heads,
                     costs=spec.costs,
                 ),
-                replace(spec, obs={name: spec.obs[name] for name in reads if name in spec.obs}),
+                replace(
+                    spec,
+                    name=saved.name,
+                    obs={name: spec.obs[name] for name in reads if name in spec.obs},
+                ),
                 path,
             )
             self._teacher = teacher

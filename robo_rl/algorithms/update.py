@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Self
 
 import torch
@@ -61,6 +62,8 @@ def not_finite(metrics: Metrics) -> str:
 def sample_count(num_steps: int, num_envs: int, num_minibatches: int, gru: int) -> int:
     """How many samples a rollout has: steps, or with a memory whole sequences."""
     count, what = (num_envs, "environments") if gru else (num_envs * num_steps, "steps")
+    if num_envs * num_steps < 2:
+        raise ValueError("one step of one environment says nothing; raise num_steps or num_envs")
     if count < num_minibatches:
         raise ValueError(
             f"{count} {what} in a rollout cannot fill num_minibatches={num_minibatches}; lower "
@@ -97,7 +100,7 @@ def check(name: str, value: object, good: Callable[[float], bool], accepted: str
     elif isinstance(value, tuple):
         for number in value:
             check(name, number, good, accepted)
-    elif isinstance(value, int | float) and not good(value):
+    elif isinstance(value, int | float) and not (isfinite(value) and good(value)):
         raise ValueError(f"{name} is {value}; it must be {accepted}")
 
 

@@ -163,7 +163,7 @@ def _errors(
         )
         axes.axvspan(0.0, LEAD_IN_S, color=INK, alpha=0.12, lw=0)
         axes.set_title(title)
-        axes.set_ylim(bottom=0.0)
+        axes.set_yscale("log")
         axes.margins(x=0.0)
         axes.grid(color=INK, alpha=0.2, lw=0.5)
     panels[-1].set_xlabel("time [s]; shaded: lead-in, not counted")

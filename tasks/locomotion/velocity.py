@@ -40,6 +40,7 @@ def velocity(name: str, robot: Robot) -> TaskCfg:
         },
         rewards={
             "locomotion": {
+                "alive": r.Alive(weight=0.5),
                 "track_lin_vel": r.TrackBaseLinVel(weight=1.5, std=0.5),
                 "track_yaw_rate": r.TrackYawRate(weight=0.75, std=0.5),
                 "vertical_vel": r.VerticalVel(weight=-2.0),
@@ -48,7 +49,7 @@ def velocity(name: str, robot: Robot) -> TaskCfg:
                 "torque": r.Torque(weight=-2e-4),
                 "action_rate": r.ActionRate(weight=-0.01),
                 "joint_limit": r.JointLimit(weight=-2.0),
-                "air_time": r.AirTime(weight=0.5, threshold_s=0.25),
+                "air_time": r.AirTime(weight=2.0, threshold_s=0.25),
                 "foot_slip": r.FootSlip(weight=-0.1),
                 "stand_still": r.StandStill(weight=-0.1),
                 "posture": r.Posture(weight=-0.1),
@@ -61,7 +62,17 @@ def velocity(name: str, robot: Robot) -> TaskCfg:
             "yaw_rate": m.YawRateError(),
             "power": m.Power(),
         },
-        train={"iterations": 500, "ppo": {"entropy": 0.01}},
+        train={
+            "iterations": 1000,
+            "ppo": {
+                "num_steps": 12,
+                "num_epochs": 4,
+                "gamma": 0.97,
+                "desired_kl": 0.03,
+                "entropy": 0.0,
+                "initial_std": 0.5,
+            },
+        },
     )
 
 

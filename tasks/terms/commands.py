@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from typing import Any
 
 import torch
@@ -43,10 +44,12 @@ def _bounds(ranges: tuple[Range, ...]) -> tuple[Tensor, Tensor]:
 
 
 def check_ranges(**ranges: Range) -> None:
-    """Raise ValueError where a range, by its name, is upside down."""
+    """Raise ValueError where a range, by its name, is upside down or endless."""
     for name, (low, high) in ranges.items():
-        if not low <= high:
-            raise ValueError(f"{name} is ({low}, {high}); the lower bound comes first")
+        if not -inf < low <= high < inf:
+            raise ValueError(
+                f"{name} is ({low}, {high}); it must be two finite numbers, the lower bound first"
+            )
 
 
 def check_share(**shares: float) -> None:
@@ -325,6 +328,8 @@ class EePathCfg(CommandCfg):
             **dict(zip(("keep_out x", "keep_out y", "keep_out z"), self.keep_out, strict=True))
         )
         check_share(in_world=self.in_world)
+        if self.rest_s[0] < 0.0:
+            raise ValueError(f"rest_s is {self.rest_s}; a time is not below 0")
         for name, least in (("turn_speed", self.turn_speed), ("in_world_s", self.in_world_s)):
             if least <= 0.0:
                 raise ValueError(f"{name} is {least}; it must be above 0")

@@ -31,7 +31,7 @@ class BaseAngVel(Observation):
 
 @dataclass(frozen=True, kw_only=True)
 class Gravity(Observation):
-    """Direction of gravity, (N, 3): (0, 0, -1) when the base is level."""
+    """Direction of gravity, a unit vector (N, 3): (0, 0, -1) when the base is level."""
 
     unit: ClassVar[str] = "1"
     frame: ClassVar[str] = "base"
@@ -43,7 +43,7 @@ class Gravity(Observation):
 
 @dataclass(frozen=True, kw_only=True)
 class JointPos(Observation):
-    """Joint positions less the default ones, (N, J)."""
+    """Joint positions less the joints' default ones (not the offset of their targets), (N, J)."""
 
     unit: ClassVar[str] = "rad"
     signs: ClassVar[Signs] = "joints"
@@ -88,7 +88,7 @@ class BaseTwistCommand(Observation):
 
 @dataclass(frozen=True, kw_only=True)
 class EePosError(Observation):
-    """From the end-effector to where it should be, (N, 3), known from the joint encoders and
+    """Where the end-effector should be less where it is, (N, 3), known from the joint encoders and
     gravity: it takes the base to be at its default height."""
 
     unit: ClassVar[str] = "m"
@@ -101,7 +101,8 @@ class EePosError(Observation):
 
 @dataclass(frozen=True, kw_only=True)
 class EeRotationError(Observation):
-    """Rotation vector from the end-effector to the orientation it should have, (N, 3)."""
+    """The rotation vector (axis times angle) that turns the end-effector into the orientation it
+    should have, (N, 3)."""
 
     unit: ClassVar[str] = "rad"
     frame: ClassVar[str] = "task"
@@ -125,7 +126,8 @@ class EePosCommand(Observation):
 
 @dataclass(frozen=True, kw_only=True)
 class EeRotationCommand(Observation):
-    """The orientation it should have now: two columns of the rotation matrix, (N, 6)."""
+    """The orientation the end-effector should have now, (N, 6): the first column of its rotation
+    matrix, then the second; the matrix takes its axes into the frame's."""
 
     unit: ClassVar[str] = "1"
     frame: ClassVar[str] = "task"
@@ -137,7 +139,7 @@ class EeRotationCommand(Observation):
 
 @dataclass(frozen=True, kw_only=True)
 class EeTwistCommand(Observation):
-    """The twist it should have now: linear [m/s], angular [rad/s], (N, 6)."""
+    """The twist the end-effector should have now: linear [m/s], then angular [rad/s], (N, 6)."""
 
     unit: ClassVar[str] = "m/s, rad/s"
     frame: ClassVar[str] = "task"
@@ -173,7 +175,8 @@ class FootHeightCommand(Observation):
 
 @dataclass(frozen=True, kw_only=True)
 class FootPhase(Observation):
-    """Sine and cosine of each foot's phase, (N, 2F); zero while it should stand."""
+    """Each foot's phase as sines of all feet, then their cosines, (N, 2F); zero while the base is
+    told to stand."""
 
     unit: ClassVar[str] = "1"
     signs: ClassVar[Signs] = "feet"

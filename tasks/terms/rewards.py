@@ -176,7 +176,11 @@ class Collision(_OfLimb):
 
 @dataclass(frozen=True, kw_only=True)
 class AirTime(Reward):
-    """Time in the air beyond a threshold of feet that land while the base should move [s]."""
+    """Time in the air beyond a threshold, of feet that land in this step while the base should
+    move [s].
+
+    Source: legged_gym (Rudin et al. 2022, arXiv:2109.11978).
+    """
 
     unit: ClassVar[str] = "s"
 
@@ -185,9 +189,7 @@ class AirTime(Reward):
 
     def __call__(self, view: View) -> Tensor:
         moves = view.command["base_twist"].abs().amax(-1) > 0.0
-        # Per second: a landing happens once, while rewards are rates.
-        landed = view.foot_landed / view.layout.step_s
-        return ((view.foot_air_time - self.threshold_s) * landed).sum(-1) * moves
+        return ((view.foot_air_time - self.threshold_s) * view.foot_landed).sum(-1) * moves
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,5 +55,11 @@ class Observation(ABC):
     clip: float | None = None
     """Bound on the scaled value's size; none without a bound."""
 
+    def __post_init__(self) -> None:
+        if not self.noise >= 0.0:
+            raise ValueError(f"noise is {self.noise}; it is a width, at least 0")
+        if self.clip is not None and not self.clip > 0.0:
+            raise ValueError(f"clip is {self.clip}; it must be above 0, or none")
+
     @abstractmethod
     def __call__(self, view: View) -> Tensor: ...

@@ -419,7 +419,7 @@ def test_the_same_seed_draws_the_same_and_a_state_is_taken_up_again() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: BaseTwistCfg(forward=(1.0, -1.0)), r"forward is \(1.0, -1.0\); the lower"),
+        (lambda: BaseTwistCfg(forward=(1.0, -1.0)), r"forward is \(1.0, -1.0\); it must be"),
         (lambda: BaseTwistCfg(standing=1.5), "standing is 1.5; it is a share"),
         (lambda: GaitCfg(walking=-0.1), "walking is -0.1; it is a share"),
         (lambda: GaitCfg(swing_height=(0.2, 0.1)), "swing_height is"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf, nan
 from typing import Any, ClassVar
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_groups_are_sums_of_weighted_terms_per_second_and_zero_weights_are_left_
 def test_feet_are_clocked_from_take_off_to_landing(cfg: TaskCfg) -> None:
     hops = replace(
         quiet(cfg),
-        rewards={"one": {"air_time": r.AirTime(weight=1.0, threshold_s=0.0)}},
+        rewards={"one": {"air_time": r.AirTime(weight=1.0 / STEP_S, threshold_s=0.0)}},
         episode_length_s=10.0,
     )
     env = hops.build(num_envs=3)
@@ -385,6 +386,44 @@ def test_a_command_that_is_none_is_refused(cfg: TaskCfg) -> None:
         env.set_command("base", torch.zeros(3, 2))
     with pytest.raises(ValueError, match=r"must be \(1, 3\) and finite"):
         env.set_command("base", torch.full((1, 3), torch.nan), torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"int64 from 0 to 2, or a mask of 3"):
+        env.set_command("base", torch.zeros(1, 3), torch.tensor([3]))
+    with pytest.raises(ValueError, match=r"velocity .* must be \(3, 6\) and finite"):
+        env.push(torch.full((3, 6), torch.nan))
+
+
+def test_rows_are_named_by_number_or_by_mask(cfg: TaskCfg) -> None:
+    one, other = (quiet(cfg).build(num_envs=3) for _ in range(2))
+    value = torch.ones(2, 3)
+    one.set_command("base", value, torch.tensor([0, 2]))
+    other.set_command("base", value, torch.tensor([True, False, True]))
+    assert same(run(one, 5), run(other, 5))
+
+
+def test_an_action_with_a_gradient_leaves_no_trace_of_it(cfg: TaskCfg) -> None:
+    env, twin = (quiet(cfg).build(num_envs=2) for _ in range(2))
+    step = env.step(torch.ones(2, 5, requires_grad=True))
+    twin.step(torch.ones(2, 5))
+    assert not step.obs["actor"].requires_grad
+    assert not step.reward.requires_grad
+    assert same(run(env, 5), run(twin, 5))
+
+
+def test_a_state_of_another_task_is_refused_before_anything_moves(cfg: TaskCfg) -> None:
+    env, twin = (cfg.build(num_envs=2) for _ in range(2))
+    for other in (replace(cfg, randomise=NOMINAL), replace(cfg, history={"actor": 9})):
+        with pytest.raises(ValueError, match="no state of test as it is configured here"):
+            env.load_state_dict(other.build(num_envs=2).state_dict())
+    assert same(run(env, 5), run(twin, 5))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"noise": -1.0}, "noise is -1.0"), ({"noise": nan}, "noise"), ({"clip": -1.0}, "clip is")],
+)
+def test_an_observation_that_is_none_is_refused(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        o.BaseAngVel(**wrong)
 
 
 def test_observations_are_the_environments_own_and_overwritten(cfg: TaskCfg) -> None:
@@ -545,7 +584,12 @@ def test_an_actor_sees_the_same_in_every_variant_of_a_task(name: str) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"step_s": 0.021}, "step_s is 0.021 and physics_s 0.005"),
+    ({"step_s": inf, "physics_s": inf}, "step_s is inf"),
+    ({"physics_s": nan}, "physics_s nan"),
     ({"episode_length_s": 0.001}, "episode_length_s is 0.001"),
+    ({"episode_length_s": nan}, "episode_length_s is nan"),
+    ({"episode_length_s": inf}, "episode_length_s is inf"),
+    ({"history": {"actor": 0}}, "history of actor is 0"),
     ({"history": {"actr": 2}}, r"no observation group actr; it has .*mean 'actor'"),
     ({"head_of_limb": {"legs": "three", "arm": "one"}}, "no reward group three; it has one, two"),
     ({"head_of_limb": {"wing": "one"}}, "walker has no limb wing; it has legs, arm"),
@@ -596,12 +640,15 @@ def test_a_term_of_a_part_that_the_robot_lacks_is_named(cfg: TaskCfg, walker: Ro
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"kp": (1.1, 0.9)}, r"kp is \(1.1, 0.9\); the lower bound comes first"),
+        ({"kp": (1.1, 0.9)}, r"kp is \(1.1, 0.9\); it must be two finite"),
         ({"kd": (0.0, 1.0)}, "kd is .*must be above 0"),
         ({"friction": (-0.1, 1.0)}, "friction is .*must not be below 0"),
         ({"delay": (-0.01, 0.0)}, "delay is"),
         ({"push_every_s": (0.0, 0.0)}, "push_every_s is"),
+        ({"delay": (0.0, inf)}, "delay is .*finite"),
+        ({"base_mass": (nan, 0.0)}, "base_mass is .*finite"),
         ({"noise": -1.0}, "noise is -1.0"),
+        ({"noise": inf}, "noise is inf"),
     ],
 )
 def test_randomisation_out_of_range_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -308,7 +308,7 @@ REWARDS: list[tuple[Reward, list[float]]] = [
     (r.Collision(weight=1), [0.0, 2.0, 1.0]),
     (r.Collision(weight=1, limb="legs"), [0.0, 1.0, 0.0]),
     # Landed after 0.35 s; after 0.15 s and 0.25 s; told to stand.
-    (r.AirTime(weight=1, threshold_s=0.25), [0.1 / 0.02, -0.1 / 0.02, 0.0]),
+    (r.AirTime(weight=1, threshold_s=0.25), [0.1, -0.1, 0.0]),
     (r.FootSlip(weight=1), [0.25, 0.0, 0.0]),
     (r.StandStill(weight=1), [0.0, 0.0, 1.0]),
     (r.TrackContact(weight=1), [1.0, 0.5, 0.5]),
