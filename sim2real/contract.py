@@ -23,7 +23,8 @@ MEANING = {
     "action": "as the policy gives it; a last_action term observes it unclipped",
     "joint_targets": "reference + scale * clip(action, low, high), the position target [rad] of "
     "each joint's controller, where the reference is action.offset, or if action.reference is "
-    '"current" the joint\'s position now: torque = kp (target - position) - kd velocity, within torque_limit',
+    "'current' the joint's position now: torque = kp (target - position) - kd velocity, within "
+    "torque_limit",
     "memory": "zeros at a start, then what the last call gave",
     "task frame": "origin below the base on the ground, x along the base's heading, z up; it moves "
     "and turns with the base and does not tilt",
