@@ -5,9 +5,10 @@ middle of it. Nothing is ever unpickled.
 """
 
 import contextlib
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def save(path: str | Path, state: Mapping[str, Any], meta: Mapping[str, Any]) ->
     tensors: dict[str, Tensor] = {}
     tree = _pack(state, "", tensors)
     header = {"format": FORMAT, "version": VERSION, "meta": dict(meta), "tree": tree}
+    header["digest"] = _digest(header, tensors)
     content = to_bytes(tensors, {key: json.dumps(value) for key, value in header.items()})
     try:
         write(path, content)
@@ -72,8 +74,23 @@ def write(path: Path, content: bytes) -> None:
 def load(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """(state, meta) as they were saved, tensors on the CPU."""
     meta, tree, tensors = _read(Path(path), with_tensors=True)
-    state: dict[str, Any] = _unpack(tree, tensors)
+    with loading(path):
+        state: dict[str, Any] = _unpack(tree, tensors)
     return state, meta
+
+
+@contextlib.contextmanager
+def loading(path: str | Path) -> Iterator[None]:
+    """Says of a state that fits nothing which file it came from."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} does not fit what its own configuration makes here: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def load_meta(path: str | Path) -> dict[str, Any]:
@@ -83,13 +100,19 @@ def load_meta(path: str | Path) -> dict[str, Any]:
 
 def load_spec(path: str | Path) -> EnvSpec:
     """What the environment was that a checkpoint was trained in."""
-    return from_dict(EnvSpec, _entry(load_meta(path), "spec", path))
+    return _spec(load_meta(path), path)
+
+
+def load_config(path: str | Path) -> dict[str, Any]:
+    """What was trained and how, as `RunCfg.to_dict` gave it."""
+    config: dict[str, Any] = _table(load_meta(path), "config", path)
+    return config
 
 
 def load_task(path: str | Path) -> EnvCfg:
     """The task that a checkpoint was trained in, configured as it was then."""
     meta = load_meta(path)
-    table = _entry(_entry(meta, "config", path), "task", path)
+    table = _table(_table(meta, "config", path), "task", path)
     settings = {key: value for key, value in table.items() if key != "name"}
     return override(registry.task(_entry(meta, "task", path)), settings, "task")
 
@@ -107,16 +130,17 @@ def load_policy(
     """The policy in a checkpoint file, or in a run folder: its best, "latest" or an iteration."""
     path = find(run_or_checkpoint, which)
     state, meta = load(path)
-    learner = build_learner(meta, path, device=device)
-    learner.load_state_dict(_entry(state, "learner", path))
+    with loading(path):
+        learner = build_learner(meta, path, device=device)
+        learner.load_state_dict(_entry(state, "learner", path))
     return learner.policy
 
 
 def build_learner(meta: Mapping[str, Any], path: str | Path, *, device: str) -> OnlineLearner:
     """A learner as a checkpoint's meta describes it, with fresh weights."""
-    algorithm, config = _entry(meta, "algorithm", path), _entry(meta, "config", path)
-    cfg = from_dict(registry.learner(algorithm), _entry(config, algorithm, path), algorithm)
-    spec = from_dict(EnvSpec, _entry(meta, "spec", path))
+    algorithm, config = _entry(meta, "algorithm", path), _table(meta, "config", path)
+    cfg = from_dict(registry.learner(algorithm), _table(config, algorithm, path), algorithm)
+    spec = _spec(meta, path)
     # As many environments as in training: a learner may refuse fewer.
     return cfg.build(spec, num_envs=_entry(config, "num_envs", path), device=device, seed=0)
 
@@ -183,6 +207,7 @@ def _read(path: Path, *, with_tensors: bool) -> tuple[dict[str, Any], Any, dict[
     try:
         with safe_open(path, framework="pt") as file:
             header = _header(file.metadata() or {}, path)
+            digest = header.pop("digest", None)
             # A copy: the file's own memory is the disk's page cache.
             keys = file.keys() if with_tensors else ()
             tensors = {key: file.get_tensor(key).clone() for key in keys}
@@ -190,7 +215,19 @@ def _read(path: Path, *, with_tensors: bool) -> tuple[dict[str, Any], Any, dict[
         raise CheckpointError(
             f"{path} is no whole safetensors file (truncated, or another format): {error}"
         ) from error
+    # A file of before there were digests has none.
+    if with_tensors and digest is not None and digest != _digest(header, tensors):
+        raise CheckpointError(f"{path} is damaged: its content is not what was saved")
     return header["meta"], header["tree"], tensors
+
+
+def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Of all that is saved; the medium may flip a bit that nothing else would notice."""
+    digest = hashlib.blake2b(json.dumps(sorted(header.items())).encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
@@ -203,6 +240,8 @@ def _header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
             f"{path} is a safetensors file but not of this library: its header has "
             f"{sorted(metadata) or 'no metadata'}"
         )
+    if not isinstance(header["meta"], dict):
+        raise CheckpointError(f"{path} is damaged: its meta is no table")
     if header["version"] != VERSION:
         raise CheckpointError(
             f"{path} is a checkpoint of version {header['version']}; this robo_rl reads version "
@@ -215,6 +254,18 @@ def _entry(mapping: Mapping[str, Any], key: str, path: str | Path) -> Any:
     if key not in mapping:
         raise CheckpointError(f"{path} holds no {key!r}, only {', '.join(mapping) or 'nothing'}")
     return mapping[key]
+
+
+def _table(mapping: Mapping[str, Any], key: str, path: str | Path) -> Any:
+    table = _entry(mapping, key, path)
+    if not isinstance(table, Mapping):
+        raise CheckpointError(f"{path} is damaged: its {key} is no table but {table!r}")
+    return table
+
+
+def _spec(meta: Mapping[str, Any], path: str | Path) -> EnvSpec:
+    with loading(path):
+        return from_dict(EnvSpec, _table(meta, "spec", path))
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from robo_rl import registry
-from robo_rl.config import ConfigError, did_you_mean
+from robo_rl.config import ConfigError, did_you_mean, load_toml
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -254,7 +254,7 @@ def eval_(
     if suite is None:
         from robo_rl.evaluation import evaluate
 
-        policy, env = _subject(run, num_envs=num_envs or 64, seed=seed)
+        policy, env = _subject(run, num_envs=64 if num_envs is None else num_envs, seed=seed)
         try:
             scores = evaluate(policy, env, seed=seed)
         finally:
@@ -270,7 +270,7 @@ def eval_(
         tracked = tracking(
             policy,
             _task(run),
-            num_envs=num_envs or 32,
+            num_envs=32 if num_envs is None else num_envs,
             quick=quick,
             seed=seed,
             out=plots,
@@ -461,11 +461,17 @@ def _subject(run: str, *, num_envs: int, seed: int) -> "tuple[Policy, Env]":
 def _summary(folder: Path) -> str:
     """A run in a line: its folder, and its score once training is complete."""
     try:
-        evaluation = json.loads((folder / "eval.json").read_text())
-    except (OSError, ValueError):
+        if "task" not in load_toml(folder / "config.toml"):
+            return f"{folder}  damaged: its config.toml names no task"
+        evaluation = json.loads((folder / "eval.json").read_text(encoding="utf-8"))
+        score = evaluation["score"].removeprefix("-")
+        return f"{folder}  {score} {evaluation['scores'][score]:.4g}"
+    except FileNotFoundError:
         return f"{folder}  not complete"
-    score = evaluation["score"].removeprefix("-")
-    return f"{folder}  {score} {evaluation['scores'][score]:.4g}"
+    except ConfigError as error:
+        return f"{folder}  damaged: {error}"
+    except (AttributeError, LookupError, OSError, TypeError, ValueError):
+        return f"{folder}  damaged: eval.json holds no score"
 
 
 def _columns(values: Mapping[str, Any], units: Mapping[str, str]) -> str:

@@ -29,7 +29,15 @@ def evaluate(
     Args:
         steps: the longest episode; by default the environment's own.
     """
-    steps = steps or env.spec.max_episode_steps or DEFAULT_STEPS
+    if steps is None:
+        steps = env.spec.max_episode_steps or DEFAULT_STEPS
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; an evaluation has at least 1")
+    if lacking := [name for name in policy.obs_groups if name not in env.spec.obs]:
+        raise ValueError(
+            f"the policy reads {', '.join(lacking)}, but {env.spec.name!r} has only "
+            f"{', '.join(env.spec.obs)}; was it trained in another task?"
+        )
     with _undisturbed(policy, seed):
         policy.reset()
         obs = env.reset(seed=seed)

@@ -4,8 +4,11 @@ A line is one iteration's numbers by name. "<metric>/<reward group>" belongs to 
 "reward/<group>/<term>" to a term, "eval/<metric>" to an evaluation.
 """
 
+import contextlib
 import json
 import math
+import os
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,6 +40,10 @@ CLOCKS = (
 )
 _GROUPED = ("reward", "return", "value_error", "explained_variance")
 _EPISODES = ("reward", "return", "episodes", "episode_length", "fall", "broken", "skipped")
+
+
+class MetricsError(ValueError):
+    """A metrics.jsonl that cannot be read: where, and what to do."""
 
 
 class Meter:
@@ -131,8 +138,10 @@ class Writer:
             self._board.add_scalar(tag, value, int(line["iteration"]))
 
     def close(self) -> None:
-        self._file.close()
-        self._board.close()
+        # On a full disk these fail as the write before did, which has said so.
+        for part in (self._file, self._board):
+            with contextlib.suppress(OSError):
+                part.close()
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -141,12 +150,25 @@ def read(folder: Path) -> list[dict[str, Any]]:
     path = folder / FILE
     if not path.is_file():
         return lines
-    for text in path.read_text(encoding="utf-8").splitlines():
+    texts = path.read_bytes().splitlines()
+    for number, text in enumerate(texts, 1):
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except ValueError:
-            break
+            line = None
+        if isinstance(line, dict) and "iteration" in line:
+            lines.append(line)
+        elif number < len(texts):
+            raise MetricsError(f"{path} is damaged: line {number} is {text[:60]!r}; delete it")
     return lines
+
+
+class _Console(Console):
+    """The terminal; where its reader has gone (robo-rl train ... | head), a run goes on unseen."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Display:
@@ -168,7 +190,7 @@ class Display:
         self._title, self._iterations = title, iterations
         self._heads = heads
         self._units = {name: "" if unit == "1" else unit for name, unit in units.items()}
-        self._console = console or Console()
+        self._console = console or _Console()
         self._latest: dict[str, float] = {}
         self._begun: tuple[float, float] | None = None
         self._live = (

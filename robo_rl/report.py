@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from robo_rl.config import flatten, load_toml
+from robo_rl.config import ConfigError, flatten, load_toml
 from robo_rl.metrics import CLOCKS, words
-from robo_rl.run import Run
+from robo_rl.run import Run, task_name
 
 _INK = "#0a0b0c"
 """Matplotlib's colour of text and axes, which becomes the page's own: light or dark."""
@@ -95,7 +95,9 @@ class _Record:
         self.config = load_toml(run.path / "config.toml")
         self.lines = run.metrics()
         self.evaluation = run.evaluation() or {}
-        self.task = str(self.config["task"]["name"])
+        self.task = task_name(self.config, run.path / "config.toml")
+        if lacking := {"name", "seed", "iterations"} - self.config.keys():
+            raise ConfigError(f"{run.path / 'config.toml'} is damaged: no {', '.join(lacking)}")
 
     @cached_property
     def settings(self) -> dict[str, Any]:

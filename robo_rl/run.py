@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -128,9 +128,14 @@ def run_cfg(
 
 def _resolve(task: EnvCfg, table: dict[str, Any]) -> RunCfg:
     algorithm = table.get("algorithm", "ppo")
+    if not isinstance(algorithm, str):
+        known = ", ".join(registry.learners())
+        raise ConfigError(f"algorithm is {algorithm!r}; the name of a learner is accepted: {known}")
     learner = from_dict(registry.learner(algorithm), table.get(algorithm, {}), algorithm)
     # A task or a file may have settings for several learners; only one of them learns.
     others = set(registry.learners()) - {algorithm}
+    for other in others & table.keys():
+        from_dict(registry.learner(other), table[other], other)
     rest = {key: value for key, value in table.items() if key not in (*others, algorithm)}
     return _override(RunCfg(task=task, algorithm=algorithm, learner=learner), rest)
 
@@ -166,17 +171,33 @@ def _named(target: str | Path) -> tuple[EnvCfg, dict[str, Any]]:
 
 
 def _load(path: Path) -> tuple[EnvCfg, dict[str, Any]]:
-    table = load_toml(path)
-    version = table.pop("version", "none")
+    name, table = _parted(load_toml(path), path)
+    return registry.task(name), table
+
+
+def _parted(config: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
+    """The task's name, and the settings in what `RunCfg.to_dict` gave, of this version."""
+    version = config.get("version", "none")
     if version != VERSION:
         raise ConfigError(
             f"{path} has version {version}; this robo_rl reads version {VERSION}: "
             "see CHANGELOG.md for what changed"
         )
-    name = table.get("task", {}).pop("name", None)
-    if name is None:
-        raise ConfigError(f"{path} does not say what to train; it needs [task] with a name")
-    return registry.task(name), table
+    name = task_name(config, path)
+    task = {key: value for key, value in config["task"].items() if key != "name"}
+    return name, {k: v for k, v in config.items() if k != "version"} | {"task": task}
+
+
+def task_name(config: Mapping[str, Any], path: Path) -> str:
+    """What a run's TOML, read from path, says is to be trained."""
+    task = config.get("task")
+    name = task.get("name") if isinstance(task, Mapping) else None
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"{path} does not say what to train; it needs a table [task] with a name, "
+            f"and its task is {task!r}"
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -193,9 +214,14 @@ class Run:
         with run.writing():
             run.path.parent.mkdir(parents=True, exist_ok=True)
             run = cls(_new_folder(run.path))
-            (run.path / "checkpoints").mkdir()
-        run.write("config.toml", dump_toml(cfg.to_dict()))
-        run.write("run.json", json.dumps(_provenance(cfg), indent=2))
+        try:
+            with run.writing():
+                (run.path / "checkpoints").mkdir()
+            run.write("config.toml", dump_toml(cfg.to_dict()))
+            run.write("run.json", json.dumps(_provenance(cfg), indent=2))
+        except BaseException:
+            shutil.rmtree(run.path)
+            raise
         return run
 
     @classmethod
@@ -242,7 +268,10 @@ class Run:
 
     def evaluation(self) -> dict[str, Any] | None:
         """The final evaluation of the best policy; None where training has not come to its end."""
-        return self._json("eval.json")
+        content = self._json("eval.json")
+        if content is not None and not isinstance(content.get("scores"), dict):
+            raise RunError(f"{self.path / 'eval.json'} is damaged: it has no scores; delete it")
+        return content
 
     def origin(self) -> dict[str, Any]:
         """Command, code, packages and machine that the run came from."""
@@ -285,7 +314,12 @@ class Run:
         path = self.path / name
         if not path.is_file():
             return None
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: {error}; delete it") from error
+        if not isinstance(content, dict):
+            raise RunError(f"{path} is damaged: it holds no JSON object; delete it")
         return content
 
 
@@ -372,19 +406,21 @@ def _resumed(
     else:
         task = _named(target)[0] if isinstance(target, str | Path) else target
     run = Run.open(resume, out, task.name)
-    table = load_toml(run.path / "config.toml")
-    name = table.get("task", {}).pop("name", None)
+    path = run.path / "config.toml"
+    name, table = _parted(load_toml(path), path)
     if name != task.name:
         raise RunError(f"{run.path} is a run of {name!r}, not of {task.name!r}")
-    table.pop("version")
-    saved = _resolve(task, table)
-    cfg = run_cfg(target if isinstance(target, RunCfg) else saved, **overrides)
-    before, after = flatten(saved.to_dict()), flatten(cfg.to_dict())
+    cfg = run_cfg(target if isinstance(target, RunCfg) else _resolve(task, table), **overrides)
+    # What was trained is what the checkpoint says; config.toml may have been edited since.
+    latest = run.checkpoint("latest")
+    table = _parted(checkpoint.load_config(latest), latest)[1]
+    trained = _resolve(task, {k: v for k, v in table.items() if k not in RESUMABLE})
+    before, after = flatten(trained.to_dict()), flatten(cfg.to_dict())
     changed = [k for k in {**before, **after} if before.get(k) != after.get(k)]
     if refused := [key for key in changed if key not in RESUMABLE]:
         raise RunError(
             f"{run.path} goes on as it was configured; {', '.join(refused)} cannot change, only "
-            f"{', '.join(RESUMABLE)}"
+            f"{', '.join(RESUMABLE)}; an edited config.toml is to be set back"
         )
     return run, cfg
 
@@ -441,7 +477,8 @@ class _Stop:
             os.kill(os.getpid(), number)
         self.requested = True
         # Straight to the descriptor: the signal may have come in the middle of a print.
-        os.write(2, b"\nstopping after this iteration; once more to stop at once\n")
+        with suppress(OSError):  # nobody reads it
+            os.write(2, b"\nstopping after this iteration; once more to stop at once\n")
 
 
 def _new_folder(path: Path) -> Path:

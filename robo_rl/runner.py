@@ -39,6 +39,7 @@ class Runner:
         self._time_s = 0.0
         self._best = -math.inf
         self._faults_in_a_row = 0
+        self._fault = ""
 
     @cached_property
     def eval_env(self) -> Env:
@@ -69,6 +70,8 @@ class Runner:
                 self._save(f"{self.iteration:06}")
             if keeps or evaluates or stopped():
                 self._save("latest")
+        if self.iteration == cfg.iterations and not self._run.saved:
+            raise RunError(f"no update succeeded that was to be saved; the last: {self._fault}")
 
     def iterate(self) -> dict[str, float]:
         """One iteration: the learner's T steps of every environment, then its update."""
@@ -102,14 +105,15 @@ class Runner:
         path = self._run.checkpoint("latest")
         checkpoint.check_spec(checkpoint.load_spec(path), self.env.spec, path)
         state, meta = checkpoint.load(path)
-        self.learner.load_state_dict(state["learner"])
-        self.env.load_state_dict(state["env"])
-        self.meter.load_state_dict(state["meter"])
-        self.obs = {name: obs.to(self._cfg.device) for name, obs in state["obs"].items()}
-        torch.set_rng_state(state["torch"])
-        self.iteration = meta["iteration"]
-        self._time_s = state["time_s"]
-        self._best = state["best"]
+        with checkpoint.loading(path):
+            self.learner.load_state_dict(state["learner"])
+            self.env.load_state_dict(state["env"])
+            self.meter.load_state_dict(state["meter"])
+            self.obs = {name: obs.to(self._cfg.device) for name, obs in state["obs"].items()}
+            torch.set_rng_state(state["torch"])
+            self.iteration = meta["iteration"]
+            self._time_s = state["time_s"]
+            self._best = state["best"]
 
     def final_evaluation(self) -> dict[str, Any]:
         """Of the best policy, on episodes that did not choose it."""
@@ -154,6 +158,7 @@ class Runner:
         fault = f"iteration {self.iteration}: update skipped: {self.learner.fault()}" + (
             f"; not finite: {', '.join(names)}" if names else ""
         )
+        self._fault = fault
         display.say(fault)
         dump = self._run.path / "faults" / f"{self.iteration:06}.safetensors"
         dump.parent.mkdir(exist_ok=True)
