@@ -213,7 +213,10 @@ def _provenance(path: Path) -> dict[str, Any]:
     run = path.parent.parent
     origin: dict[str, Any] = {}
     if (run / "run.json").is_file():
-        origin = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        try:
+            origin = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ExportError(f"{run / 'run.json'} is damaged: {error}; delete it") from error
     return {
         "robo_rl": __version__,
         "torch": torch.__version__,

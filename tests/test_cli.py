@@ -377,3 +377,38 @@ def test_the_doctor_says_what_to_type_for_what_is_missing(monkeypatch: pytest.Mo
     assert found["numpy"].ok
     renderers = doctor._renderers(())
     assert not renderers.ok and "apt-get install libosmesa6" in renderers.fix
+
+
+def test_a_damaged_run_is_listed_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "RUNS", tmp_path)
+    good = '{"score": "-error", "scores": {"error": 0.25}}'
+    task = "[task]\nname = 'x'"
+    files = {"a": ("", good), "b": (task, "{}"), "c": (task, "{"), "d": (task, good)}
+    for name, (config, evaluation) in files.items():
+        folder = tmp_path / "x" / name
+        folder.mkdir(parents=True)
+        (folder / "config.toml").write_text(config)
+        (folder / "eval.json").write_text(evaluation)
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert "a  damaged: its config.toml names no task\n" in said
+    assert said.count("damaged: eval.json holds no score\n") == 2
+    assert "d  error 0.25\n" in said
+
+
+def test_no_environments_and_no_seconds_are_refused(
+    trained: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(trained[0])
+    assert main(["eval", folder, "--num-envs", "0"]) == 2
+    assert "num_envs is 0" in capsys.readouterr().err
+    for seconds in ("0", "nan", "inf"):
+        video = str(tmp_path / "a.mp4")
+        assert main(["play", folder, "--video", video, "--seconds", seconds]) == 2
+        assert "its length must be finite and above 0" in capsys.readouterr().err
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["export", folder, "--out", str(file / "sub")]) == 1
+    assert f"{file} is a file" in capsys.readouterr().err

@@ -221,3 +221,36 @@ def test_a_policy_is_loaded_from_a_run_or_a_file(run_toy: Callable[..., Run]) ->
         run.policy("000004")
     run.checkpoint("best").unlink()
     assert find(run.path) == run.checkpoint("latest")
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save(path, {"x": torch.arange(1000.0), "note": "abcdefgh"}, {"iteration": 1})
+    whole = path.read_bytes()
+    for at in (8, whole.index(b"abcdefgh"), whole.index(b"iteration"), len(whole) - 5):
+        content = bytearray(whole)
+        content[at] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError):
+            load(path)
+
+
+def test_a_meta_that_disagrees_with_the_weights_is_refused(
+    run_toy: Callable[..., Run], tmp_path: Path
+) -> None:
+    path = run_toy(iterations=2).checkpoint("best")
+    state, meta = load(path)
+    learner = {key: value for key, value in state["learner"].items() if key != "gain"}
+    wrong: list[tuple[dict[str, Any], Any]] = [
+        ({"learner": learner}, meta),
+        ({"learner": state["learner"] | {"gain": torch.zeros(3)}}, meta),
+        (state, meta | {"config": 3}),
+        (state, meta | {"spec": [1]}),
+        (state, meta | {"spec": meta["spec"] | {"action": 3}}),
+        (state, meta | {"algorithm": 3}),
+    ]
+    other = tmp_path / "other.safetensors"
+    for content, said in wrong:
+        save(other, content, said)
+        with pytest.raises(CheckpointError, match=r"other\.safetensors"):
+            load_policy(other)

@@ -91,3 +91,14 @@ def test_a_score_is_named_and_may_be_negated() -> None:
 def test_the_function_is_found_by_its_short_name_after_its_module_was_imported() -> None:
     code = "import robo_rl.evaluation, robo_rl; assert callable(robo_rl.evaluate)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_cannot_be_evaluated_is_refused(toys: ModuleType) -> None:
+    env = toys.PointTask().build(num_envs=1, device="cpu", seed=0)
+    policy = toys.LinearPolicy(torch.zeros(1), torch.Generator())
+    for steps in (0, -1):
+        with pytest.raises(ValueError, match=f"steps is {steps}; .* at least 1"):
+            evaluate(policy, env, steps=steps)
+    policy.obs_groups = ("actor", "camera")
+    with pytest.raises(ValueError, match="reads camera, but 'point' has only actor"):
+        evaluate(policy, env)

@@ -4,8 +4,12 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from robo_rl.config import ConfigError
+from robo_rl.metrics import MetricsError
 from robo_rl.report import report
-from robo_rl.run import Run
+from robo_rl.run import Run, RunError
 
 
 def page_of(runs: list[Run], out: Path) -> tuple[str, str]:
@@ -68,3 +72,26 @@ def test_a_run_without_an_end_has_a_report(run_toy: Callable[..., Run], tmp_path
     _, text = page_of([run], tmp_path / "report.html")
     last = run.metrics()[-1]["eval/position_error"]
     assert f"position error - {last:.4g}" in text or f"position error {last:.4g}" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("eval.json", b"{}"),
+        ("eval.json", b"{"),
+        ("run.json", b"[]"),
+        ("run.json", b"\xff"),
+        ("metrics.jsonl", b'\xff\x00\n{"iteration": 1, "steps": 1}\n'),
+        ("metrics.jsonl", b'3\n{"iteration": 1, "steps": 1}\n'),
+        ("config.toml", b""),
+    ],
+)
+def test_a_damaged_file_is_named(
+    run_toy: Callable[..., Run], tmp_path: Path, name: str, content: bytes
+) -> None:
+    run = run_toy(iterations=2)
+    (run.path / name).write_bytes(content)
+    with pytest.raises(
+        (RunError, ConfigError, MetricsError), match=rf"{name}\b.*(damaged|does not say)"
+    ):
+        report([run.path], tmp_path / "report.html")

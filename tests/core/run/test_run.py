@@ -17,6 +17,7 @@ import torch
 from robo_rl.api import Step
 from robo_rl.checkpoint import CheckpointError, load, load_meta
 from robo_rl.config import ConfigError
+from robo_rl.metrics import MetricsError
 from robo_rl.run import Run, RunError, _Stop, invocation, run_cfg, train
 
 RunToy = Callable[..., Run]
@@ -410,3 +411,117 @@ def test_a_second_ctrl_c_shows_the_cursor_that_the_panel_hid(
         assert (capfd.readouterr().out, ended) == ("", [])
         stop._handle(signal.SIGINT, None)
         assert (capfd.readouterr().out, ended) == ("\x1b[?25h", [signal.SIGINT])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("seed = 0", "seed = 1", "seed cannot change"),
+        ("step = 0.5", "step = 0.1", r"climber\.step cannot change"),
+        ("episode_steps = 20", "episode_steps = 21", r"task\.episode_steps cannot change"),
+        ("version = 1", "version = 2", "has version 2; this robo_rl reads version 1"),
+        ("version = 1", "", "has version none"),
+        ("[task]", "[tusk]", "does not say what to train"),
+    ],
+)
+def test_an_edited_configuration_is_not_gone_on_with(
+    run_toy: RunToy, old: str, new: str, error: str
+) -> None:
+    run = run_toy(iterations=2)
+    path = run.path / "config.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises((RunError, ConfigError), match=error):
+        run_toy(resume=run.path, iterations=3)
+
+
+def test_a_configuration_may_be_edited_where_it_may_change(run_toy: RunToy) -> None:
+    run = run_toy(iterations=2)
+    path = run.path / "config.toml"
+    path.write_text(path.read_text().replace("iterations = 2", "iterations = 3"))
+    assert run_toy(resume=run.path).metrics()[-1]["iteration"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('task = "point"', "needs a table .task. with a name, and its task is 'point'"),
+        ('[[task]]\nname = "point"', "needs a table .task."),
+        ("[task]\nname = 3", "needs a table .task."),
+        ('algorithm = 3\n[task]\nname = "point"', "algorithm is 3; the name of a learner"),
+        ('algorithm = ["a"]\n[task]\nname = "point"', "algorithm is .'a'."),
+        ('name = ["a"]\n[task]\nname = "point"', "name is .* str is accepted"),
+        ('climber = 3\n[task]\nname = "point"', r"climber is 3 \(int\); a table is accepted"),
+        ('[task]\nname = "point"\n[ppo]\nfoo = 1', r"unknown key ppo\.foo"),
+        (f'[task]\nname = "point"\n[climber]\nstep = 1{"0" * 400}', r"climber\.step .* 64 bits"),
+        (f'seed = 1{"0" * 5000}\n[task]\nname = "point"', "is not TOML"),
+    ],
+)
+def test_a_file_of_the_wrong_shape_is_an_error_of_its_own(
+    tmp_path: Path, text: str, error: str
+) -> None:
+    path = tmp_path / "x.toml"
+    given = "" if "algorithm" in text else 'algorithm = "climber"\n'
+    path.write_text(f"version = 1\n{given}{text}\n")
+    with pytest.raises(ConfigError, match=error):
+        run_cfg(path)
+    with pytest.raises(ConfigError, match="task is 'x'"):
+        run_cfg("point", "climber", task="x")
+
+
+UNREAD = """
+import sys
+sys.path[:0] = [{tests!r}]
+import toys
+from robo_rl.cli import main
+toys.register()
+sys.exit(main(["train", "point", "--algorithm", "climber", "--out", {out!r}]))
+"""
+
+
+def test_a_training_whose_output_nobody_reads_goes_on(tmp_path: Path) -> None:
+    code = UNREAD.format(tests=str(Path(__file__).parent), out=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.close()
+    assert process.wait(60) == 0
+    (ended,) = tmp_path.glob("point/*/report.html")
+    assert Run.open(ended.parent).metrics()[-1]["iteration"] == 6
+
+
+def test_what_closing_says_does_not_replace_what_failed(
+    run_toy: RunToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.close", full)
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", full)
+    with pytest.raises(RunError, match="No space left on device; make room"):
+        run_toy()
+
+
+def test_a_run_that_could_not_be_created_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunError, match="No space left on device"):
+        Run.create(run_cfg("point", "climber"), tmp_path)
+    assert [*tmp_path.glob("point/*")] == []
+
+
+def test_a_run_without_one_good_update_says_so(run_toy: RunToy) -> None:
+    with pytest.raises(RunError, match=r"no update succeeded .*: iteration 3: update skipped: rew"):
+        run_toy(iterations=3, task={"broken_from": 1})
+
+
+def test_damaged_metrics_are_not_gone_on_with(run_toy: RunToy) -> None:
+    run = run_toy(iterations=2)
+    path = run.path / "metrics.jsonl"
+    path.write_bytes(b"\xff\n" + path.read_bytes())
+    with pytest.raises(MetricsError, match=r"metrics.jsonl is damaged: line 1 is b'.xff'"):
+        run_toy(resume=run.path, iterations=3)
