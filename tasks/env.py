@@ -1,10 +1,11 @@
 """A task as data, and the environment that a simulator makes of it.
 
 The order of a step, and why:
-1. robots are pushed, the action becomes joint targets, the simulator steps and refreshes its state;
+1. robots are pushed if it is time, the action becomes joint targets, the simulator steps and
+   refreshes its state;
 2. commands advance, so that rewards compare the new state with what was asked for this moment;
 3. rewards, terminations and metrics;
-4. commands whose time is over are drawn anew, every RENEW_STEPS: they belong to the future;
+4. commands whose time is over are drawn anew, every PERIOD steps: they belong to the future;
 5. observations of all rows: for rows whose episode goes on, these are obs and final_obs alike;
 6. rows whose episode ended are reset and observed again: obs differs from final_obs there alone.
    final_obs comes first because a reset overwrites what it is made of.
@@ -29,9 +30,9 @@ from robo_rl.tasks.terms.term import Observation, Reward, Signs, Term
 from robo_rl.tasks.terms.view import CONTACT_N, Layout, View
 
 _NOT_IN_TOML = {"toml": False}
-RENEW_STEPS = 5
-"""Steps between two looks at which commands' time is over: to draw many at once takes hardly longer
-than a few."""
+PERIOD = 5
+"""Steps between two looks at who is to be pushed and whose command's time is over: to draw for many
+environments takes hardly longer than for a few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +238,7 @@ class SimEnv:
             ]
             self._columns.append(slice(start, len(self._rewards)))
         self._earned = torch.zeros(len(self._rewards), num)
+        self._shares = self._earned.unbind()
         self._quantities: list[Observation] = []
         self._groups = {
             name: _Group(terms, cfg.history.get(name, 1), num, self._quantities)
@@ -271,15 +273,16 @@ class SimEnv:
         self._restart(self._all)
         if stagger:
             # In groups: to reset many at once takes hardly longer than one.
-            groups = -(-self._max_steps // RENEW_STEPS)
-            self._episode_steps.random_(groups, generator=self._generator).mul_(RENEW_STEPS)
+            groups = -(-self._max_steps // PERIOD)
+            self._episode_steps.random_(groups, generator=self._generator).mul_(PERIOD)
         return self._observe()
 
     @_light()
     def step(self, action: Tensor) -> api.Step:
         """See `api.Env.step`; the order is explained at the top of this file."""
         self._check_action(action)
-        self._push_at_random()
+        if self._num_steps % PERIOD == 0:
+            self._push_at_random()
         view = self._act(action)
         for command in self.command_states.values():
             command.advance(view)
@@ -294,12 +297,12 @@ class SimEnv:
             name: term(view).masked_fill(self.sim.broken, 0.0)
             for name, term in self.cfg.metrics.items()
         }
-        metrics |= {name: self._earned[i] for i, (name, _, _) in enumerate(self._rewards)}
+        metrics |= dict(zip((name for name, _, _ in self._rewards), self._shares, strict=True))
         metrics["broken"] = self.sim.broken.float()
 
         view.foot_air_time.masked_fill_(view.foot_contact, 0.0)
         self._num_steps += 1
-        if self._num_steps % RENEW_STEPS == 0:
+        if self._num_steps % PERIOD == 0:
             for command in self.command_states.values():
                 command.renew(view)
             view = view.recommanded()
@@ -434,7 +437,7 @@ class SimEnv:
         cfg = self.cfg.randomise
         if cfg.push == cfg.push_turn == (0.0, 0.0):
             return
-        self._push_in_s -= self.cfg.step_s
+        self._push_in_s -= PERIOD * self.cfg.step_s
         ids = torch.nonzero(self._push_in_s <= 0.0).flatten()
         if not len(ids):
             return
@@ -460,8 +463,8 @@ class SimEnv:
 
     def _reward(self, view: View) -> Tensor:
         """(N, K); each term's share is left in self._earned."""
-        for i, (_, term, weight) in enumerate(self._rewards):
-            torch.mul(term(view), weight, out=self._earned[i])
+        for (_, term, weight), share in zip(self._rewards, self._shares, strict=True):
+            torch.mul(term(view), weight, out=share)
         self._earned.masked_fill_(self.sim.broken, 0.0)
         return torch.stack([self._earned[columns].sum(0) for columns in self._columns], -1)
 

@@ -47,7 +47,7 @@ _EXPANDED = (
     "actuator_delay",
 )
 _FASTEST = 1e3
-"""No base or joint is faster [m/s, rad/s]; MuJoCo itself lets speeds grow to 1e10."""
+"""No robot is faster, all its speeds together [m/s, rad/s]; MuJoCo lets each grow to 1e10."""
 
 Float = npt.NDArray[np.float64]
 
@@ -123,7 +123,7 @@ class MujocoSim:
         self.batch.step(nstep=self.num_substeps)
         self._sensed[:, self._forces] = self._sensors[:, self._forces]
         np.any(self.batch.warning[:, _BLOWN_UP, 1], axis=1, out=self._broken)
-        self._broken |= ~(np.abs(self._qvel).max(1) <= _FASTEST)
+        self._broken |= ~(np.einsum("ni,ni->n", self._qvel, self._qvel) <= _FASTEST**2)
         self._flags |= _NO_CONTACTS
         self.batch.forward(stage=_VEL)
         self._flags[:] = self.model.opt.disableflags

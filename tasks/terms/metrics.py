@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from robo_rl.tasks.terms.rotations import length
 from robo_rl.tasks.terms.term import Term
 from robo_rl.tasks.terms.view import View
 
@@ -17,7 +16,7 @@ class BaseVelError(Term):
     unit: ClassVar[str] = "m/s"
 
     def __call__(self, view: View) -> Tensor:
-        return length(view.command["base_twist"][:, :2] - view.base_lin_vel_t[:, :2])
+        return view.base_vel_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class EeLinVelError(Term):
     unit: ClassVar[str] = "m/s"
 
     def __call__(self, view: View) -> Tensor:
-        return length(view.command["ee_twist"][:, :3] - view.ee_lin_vel_t)
+        return view.ee_lin_vel_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ class EeAngVelError(Term):
     unit: ClassVar[str] = "rad/s"
 
     def __call__(self, view: View) -> Tensor:
-        return length(view.command["ee_twist"][:, 3:] - view.ee_ang_vel_t)
+        return view.ee_ang_vel_error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,7 @@ class TrackBaseLinVel(_Tracking):
     """Kernel of the error of the horizontal velocity [m/s]."""
 
     def __call__(self, view: View) -> Tensor:
-        error = view.command["base_twist"][:, :2] - view.base_lin_vel_t[:, :2]
-        return _kernel(error.square().sum(-1), self.std)
+        return _kernel(view.base_vel_error.square(), self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,8 +294,7 @@ class TrackEeLinVel(_Tracking):
     """Kernel of the error of the end-effector's velocity [m/s]."""
 
     def __call__(self, view: View) -> Tensor:
-        error = view.command["ee_twist"][:, :3] - view.ee_lin_vel_t
-        return _kernel(error.square().sum(-1), self.std)
+        return _kernel(view.ee_lin_vel_error.square(), self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,5 +302,4 @@ class TrackEeAngVel(_Tracking):
     """Kernel of the error of the end-effector's angular velocity [rad/s]."""
 
     def __call__(self, view: View) -> Tensor:
-        error = view.command["ee_twist"][:, 3:] - view.ee_ang_vel_t
-        return _kernel(error.square().sum(-1), self.std)
+        return _kernel(view.ee_ang_vel_error.square(), self.std)

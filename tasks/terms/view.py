@@ -25,6 +25,10 @@ CONTACT_N = 5.0
 """A foot touches the ground when the force on it is larger [N]."""
 
 
+class _commanded(cached_property[Tensor]):
+    """A value that follows from commands as well as from the state."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """What does not change while an environment runs. J joints in the robot's order."""
@@ -83,13 +87,7 @@ class View:
     def recommanded(self) -> "View":
         """The same moment after commands were drawn anew; what the state alone gives is kept."""
         view = copy(self)
-        for name in (
-            "ee_pos_error_t",
-            "ee_rotation_error_t",
-            "ee_distance",
-            "ee_angle",
-            "contact_agreement",
-        ):
+        for name in _OF_COMMANDS:
             view.__dict__.pop(name, None)
         return view
 
@@ -215,28 +213,43 @@ class View:
         value[:, 2] += height
         return value
 
-    @cached_property
+    @_commanded
     def ee_pos_error_t(self) -> Tensor:
         """(N, 3) [m]: from the end-effector to the place commanded."""
         return self.command["ee_pos"] - self.ee_pos_t
 
-    @cached_property
+    @_commanded
     def ee_distance(self) -> Tensor:
         """(N,) [m]: of the end-effector from the place commanded."""
         return length(self.ee_pos_error_t)
 
-    @cached_property
+    @_commanded
     def contact_agreement(self) -> Tensor:
         """(N,): share of feet that touch the ground, or do not, as scheduled."""
         scheduled = self.command["foot_stance"] > 0.5
         return (self.foot_contact == scheduled).float().mean(-1)
 
-    @cached_property
+    @_commanded
+    def ee_lin_vel_error(self) -> Tensor:
+        """(N,) [m/s]: of the end-effector's velocity from the one commanded."""
+        return length(self.command["ee_twist"][:, :3] - self.ee_lin_vel_t)
+
+    @_commanded
+    def ee_ang_vel_error(self) -> Tensor:
+        """(N,) [rad/s]: of its angular velocity from the one commanded."""
+        return length(self.command["ee_twist"][:, 3:] - self.ee_ang_vel_t)
+
+    @_commanded
+    def base_vel_error(self) -> Tensor:
+        """(N,) [m/s]: of the base's horizontal velocity from the one commanded."""
+        return length(self.command["base_twist"][:, :2] - self.base_lin_vel_t[:, :2])
+
+    @_commanded
     def ee_rotation_error_t(self) -> Tensor:
         """(N, 3) [rad]: the rotation vector from the end-effector to the orientation commanded."""
         return rotation_between(self.ee_quat_wxyz_t, self.command["ee_quat_wxyz"])
 
-    @cached_property
+    @_commanded
     def ee_angle(self) -> Tensor:
         """(N,) [rad]: between the end-effector's orientation and the one commanded."""
         return length(self.ee_rotation_error_t)
@@ -244,6 +257,9 @@ class View:
     def to_world(self, point_t: Tensor) -> Tensor:
         """A point (N, 3) of the task frame, in the world's."""
         return self.origin_w + rotate(self.heading_wxyz, point_t)
+
+
+_OF_COMMANDS = [name for name, value in vars(View).items() if isinstance(value, _commanded)]
 
 
 def rotation_between(start_wxyz: Tensor, goal_wxyz: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from robo_rl import api, registry
 from robo_rl.tasks.backends.mujoco_batch import MujocoSim
-from robo_rl.tasks.env import NOMINAL, RENEW_STEPS, Randomise, SimEnv, TaskCfg
+from robo_rl.tasks.env import NOMINAL, PERIOD, Randomise, SimEnv, TaskCfg
 from robo_rl.tasks.robots.robot import Robot
 from robo_rl.tasks.terms import metrics as m
 from robo_rl.tasks.terms import observations as o
@@ -152,7 +152,7 @@ def copied(step: api.Step) -> dict[str, Tensor]:
 def test_rewards_see_the_command_of_the_moment_and_observations_the_next(cfg: TaskCfg) -> None:
     env = quiet(cfg).build(num_envs=2)
     seen, earned = [], []
-    for action, _ in zip(actions(2), range(2 * RENEW_STEPS + 1), strict=False):
+    for action, _ in zip(actions(2), range(2 * PERIOD + 1), strict=False):
         step = env.step(action)
         seen.append(float(step.obs["actor"][0, -1, -1]))
         earned.append(float(step.metrics["reward/one/ticks"][0]) / (2.0 * STEP_S))
@@ -489,14 +489,12 @@ def test_a_simulation_that_blows_up_is_ended_counted_and_started_anew(cfg: TaskC
 
 
 def test_pushes_come_in_their_time_and_size(cfg: TaskCfg) -> None:
-    pushing = replace(
-        NOMINAL, push=(0.5, 0.5), push_turn=(0.2, 0.2), push_every_s=(3 * STEP_S, 3 * STEP_S)
-    )
+    pushing = replace(NOMINAL, push=(0.5, 0.5), push_turn=(0.2, 0.2), push_every_s=(0.29, 0.29))
     env, twin = (replace(cfg, randomise=how).build(num_envs=2) for how in (pushing, NOMINAL))
     zero = torch.zeros(2, 5)
-    for k in range(1, 4):
+    for k in range(18):
         env.step(zero)
-        if k == 3:  # as the third step begins
+        if k == 15 - PERIOD:  # within a period of its time, as a step begins
             twin.push(torch.tensor([[0.5, 0.5, 0.0, 0.2, 0.2, 0.2]]).repeat(2, 1))
         twin.step(zero)
         np.testing.assert_allclose(sim_of(env).batch.qvel, sim_of(twin).batch.qvel, atol=1e-6)
