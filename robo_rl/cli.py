@@ -177,6 +177,7 @@ def _finish(run: "Run") -> None:
         f"{command} export {folder} --out {folder}/export\n"
     )
     video = run.path / "video.mp4"
+    print(f"drawing {video}", flush=True)
     try:
         from robo_rl.tasks import viewer
 
@@ -187,8 +188,6 @@ def _finish(run: "Run") -> None:
             env.close()
     except Exception as error:  # whatever stops a drawing, the training is done
         print(f"no video: {error or type(error).__name__}")
-    else:
-        print(f"video: {video}")
 
 
 def play(

@@ -230,7 +230,9 @@ class Run:
         if str(path) == "latest":
             saved = [*Path(out).glob(f"{task}/*/checkpoints/latest.safetensors")]
             if not saved:
-                raise RunError(f"no run in {Path(out) / task} has a checkpoint")
+                raise RunError(
+                    f"no run in {Path(out) / task} has a checkpoint; --out names another folder"
+                )
             return cls(max(saved, key=lambda file: file.stat().st_mtime_ns).parent.parent)
         if not (Path(path) / "config.toml").is_file():
             raise RunError(f"{path} is no run folder: it has no config.toml")
