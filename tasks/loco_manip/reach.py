@@ -28,7 +28,7 @@ def go2_arx5_reach() -> TaskCfg:
         },
         rewards=_without(twist.rewards, "contact"),
         metrics=_without(twist.metrics, "contact_agreement"),
-        train={"iterations": 500},
+        train={**twist.train, "iterations": 1000},
     )
 
 
